@@ -1,0 +1,1 @@
+"""omni-operator: serves omni-modal models whose pipeline stages share GPUs."""

@@ -1,0 +1,1 @@
+"""The resource: what users write, what the operator reports, and the names and words both use."""

@@ -1,0 +1,70 @@
+"""Names that the cluster sees: API group, label and annotation keys, and the name of every child object.
+
+Pure functions of the OmniModel's name, so that a child can be found again without remembering anything.
+"""
+
+GROUP = "omnimodel.io"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "OmniModel"
+PLURAL = "omnimodels"
+
+MODEL_LABEL = f"{GROUP}/name"
+"""Name of the OmniModel that a child belongs to; on every child."""
+REPLICA_LABEL = f"{GROUP}/replica"
+"""Index of the pipeline replica; on pods and claims."""
+COMPONENT_LABEL = f"{GROUP}/component"
+"""`stage` or `front`; on pods."""
+PROCESS_LABEL = f"{GROUP}/process"
+"""Process of the pipeline that a stage pod runs."""
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGER = "omni-operator"
+"""Field manager of every write, and value of MANAGED_BY_LABEL."""
+
+HASH_ANNOTATION = f"{GROUP}/template-hash"
+"""Hash of what was rendered: a child whose hash differs from the plan's is out of date."""
+POD_CONFIG_ANNOTATION = f"{GROUP}/pod-config"
+"""The JSON file that the container reads, mounted through the downward API."""
+GENERATION_ANNOTATION = f"{GROUP}/generation"
+"""The OmniModel's generation for which a child was made, for people."""
+
+TURN_GATE = f"{GROUP}/gpu-turn"
+"""Scheduling gate of a stage pod, opened when it is the pod's turn to start on its GPUs."""
+
+MAX_POD_NAME = 63
+"""A pod's name is its hostname too, so it must be a DNS label: at most 63 characters (RFC 1123)."""
+
+
+def claim_name(model: str, replica: int) -> str:
+    """The ResourceClaim of one pipeline replica."""
+    return f"{model}-{replica}"
+
+
+def stage_pod_name(model: str, replica: int, process: str) -> str:
+    """The pod that runs one process of one pipeline replica."""
+    return f"{model}-{replica}-{process.replace('_', '-').lower()}"
+
+
+def front_pod_name(model: str, replica: int) -> str:
+    """The front pod of one pipeline replica. The two hyphens cannot come from a process name."""
+    return f"{model}-{replica}--front"
+
+
+def service_name(model: str) -> str:
+    """The Service of the endpoint."""
+    return model
+
+
+def peers_service_name(model: str) -> str:
+    """The headless Service that gives each pod a DNS name."""
+    return f"{model}-peers"
+
+
+def network_policy_name(model: str) -> str:
+    """The NetworkPolicy that closes the stage ports."""
+    return model
+
+
+def pod_host(pod: str, model: str, namespace: str) -> str:
+    """DNS name of a pod behind the headless Service, complete within any cluster domain."""
+    return f"{pod}.{peers_service_name(model)}.{namespace}.svc"

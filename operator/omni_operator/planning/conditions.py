@@ -1,0 +1,331 @@
+"""What is observed → the OmniModel's status. Pure: the clock comes in as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from omni_operator.api import names
+from omni_operator.api.quantities import format_bytes, format_percent
+from omni_operator.api.reasons import ConditionType, Reason
+from omni_operator.api.v1alpha1 import (
+    Condition,
+    ConditionStatus,
+    OmniModelStatus,
+    SharingStrategy,
+    SlotStatus,
+    StageStatus,
+)
+from omni_operator.planning.layout import Layout, Problem, Severity, SlotUse, refused
+from omni_operator.planning.observed import Device, Observed, ObservedPod
+from omni_operator.planning.rollout import Rendered, turn
+from omni_operator.planning.targets import PodTarget, ReplicaTarget
+
+DEFAULT_PORT = 8000
+MAX_MESSAGE = 1000
+"""Characters of a reason or message taken over from elsewhere."""
+
+EXIT_REASONS: Mapping[int, tuple[Reason, str]] = {
+    71: (Reason.OUT_OF_BUDGET, "asked for more GPU memory than its share; raise its gpuMemory or lower its load"),
+    72: (Reason.GPU_FAULT, "a fatal CUDA error or a lost MPS server"),
+    75: (Reason.STAGE_START_TIMEOUT, "was not ready within its startupTimeout"),
+    78: (Reason.BAD_CONFIG, "its configuration is not usable"),
+}
+"""By the stage container's exit codes (`omni_stage.contract.ExitCode`)."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One condition before its transition time is known."""
+
+    status: ConditionStatus
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The OmniModel that a status is for."""
+
+    name: str
+    namespace: str
+    generation: int
+    replicas: int
+    port: int = DEFAULT_PORT
+
+
+def refused_status(
+    subject: Subject, problems: tuple[Problem, ...], observed: Observed, previous: OmniModelStatus, now: datetime
+) -> OmniModelStatus:
+    """The status of a declaration that is not accepted. What runs of an earlier generation is left as it is."""
+    worst = problems[0]
+    message = " ".join(str(problem) for problem in problems if problem.severity is not Severity.WARNING)
+    no = Verdict(ConditionStatus.FALSE, worst.reason, message)
+    running = sorted({pod.generation for pod in observed.pods.values()})
+    kept = f" Generation {running[-1]} is left running." if running else " Nothing was created."
+    verdicts = {
+        ConditionType.ACCEPTED: no,
+        ConditionType.READY: Verdict(ConditionStatus.FALSE, worst.reason, message + kept),
+    }
+    if not running:
+        for kind in (ConditionType.SCHEDULED, ConditionType.SHARING_READY, ConditionType.STAGES_READY):
+            verdicts[kind] = Verdict(ConditionStatus.FALSE, worst.reason, "The declaration is not accepted.")
+    kept_status = previous if running else OmniModelStatus()
+    return kept_status.model_copy(
+        update={
+            "observed_generation": subject.generation,
+            "conditions": _conditions(verdicts, previous, subject.generation, now),
+            "stages_ready": previous.stages_ready if running else "0/0",
+            "replicas": len({pod.replica for pod in observed.pods.values()}),
+            "ready_replicas": previous.ready_replicas if running else 0,
+            "selector": _selector(subject),
+        }
+    )
+
+
+def status(
+    subject: Subject,
+    layout: Layout,
+    problems: tuple[Problem, ...],
+    targets: tuple[ReplicaTarget, ...],
+    rendered: Rendered,
+    observed: Observed,
+    previous: OmniModelStatus,
+    now: datetime,
+) -> OmniModelStatus:
+    """The status of an accepted declaration."""
+    stages = [row for target in targets for row in _stage_rows(target, layout, observed)]
+    current = {child.name: child.hash for children in rendered.replicas.values() for child in children}
+    serving = [target for target in targets if _serves(target, observed)]
+    verdicts = {
+        ConditionType.ACCEPTED: _accepted(layout, problems),
+        ConditionType.SCHEDULED: _scheduled(targets, observed),
+        ConditionType.SHARING_READY: _sharing_ready(layout, targets, observed),
+        ConditionType.STAGES_READY: _stages_ready(stages),
+    }
+    verdicts[ConditionType.READY] = _ready(subject, verdicts, targets, serving, observed, current)
+    return OmniModelStatus(
+        observed_generation=subject.generation,
+        conditions=_conditions(verdicts, previous, subject.generation, now),
+        pipeline=f"{layout.pipeline}/{layout.variant}",
+        sharing=f"{layout.strategy}/{layout.backend}" if layout.slots else "None",
+        stages=stages,
+        stages_ready=f"{sum(row.state == 'Ready' for row in stages)}/{len(stages)}",
+        gpus=[row for target in targets for row in _slot_rows(target, layout, observed)],
+        gpu_summary=", ".join(f"{slot}: {format_percent(SlotUse(layout, slot).total)}" for slot in layout.slots),
+        endpoint=f"http://{names.service_name(subject.name)}.{subject.namespace}.svc:{subject.port}/v1",
+        replicas=len({pod.replica for pod in observed.pods.values()}),
+        ready_replicas=len(serving),
+        selector=_selector(subject),
+    )
+
+
+def with_write_failure(
+    status: OmniModelStatus, problem: Problem, previous: OmniModelStatus, generation: int, now: datetime
+) -> OmniModelStatus:
+    """The same status, with Ready saying that the cluster refused a write that the user can do something about."""
+    verdicts = {ConditionType(c.type): Verdict(c.status, Reason(c.reason), c.message) for c in status.conditions or []}
+    verdicts[ConditionType.READY] = Verdict(ConditionStatus.FALSE, problem.reason, str(problem)[:MAX_MESSAGE])
+    return status.model_copy(update={"conditions": _conditions(verdicts, previous, generation, now)})
+
+
+def _accepted(layout: Layout, problems: tuple[Problem, ...]) -> Verdict:
+    assert not refused(problems)
+    slots = ", ".join(
+        f"GPU {slot}: {format_percent(SlotUse(layout, slot).total)} of {format_percent(layout.limit)}"
+        for slot in layout.slots
+    )
+    where = f"on {layout.card.name}: {slots}" if layout.card and slots else "without GPUs"
+    warnings = "".join(f" Warning ({p.reason}): {p}" for p in problems)
+    return Verdict(ConditionStatus.TRUE, Reason.ACCEPTED, f"{len(layout.stages)} stages fit {where}.{warnings}")
+
+
+def _scheduled(targets: tuple[ReplicaTarget, ...], observed: Observed) -> Verdict:
+    wanted = [name for target in targets for name in (*(pod.name for pod in target.pods), target.front)]
+    waiting = [name for name in wanted if (pod := observed.pods.get(name)) is None or pod.node is None]
+    if not waiting:
+        return Verdict(ConditionStatus.TRUE, Reason.SCHEDULED, f"All {len(wanted)} pods have a node.")
+    for name in waiting:
+        pod = observed.pods.get(name)
+        if pod is not None and pod.unschedulable:
+            return Verdict(ConditionStatus.FALSE, Reason.UNSCHEDULABLE, f"{name}: {pod.unschedulable}"[:MAX_MESSAGE])
+    message = f"{len(wanted) - len(waiting)} of {len(wanted)} pods have a node; waiting: {_few(waiting)}."
+    return Verdict(ConditionStatus.FALSE, Reason.WAITING_FOR_TURN, message)
+
+
+def _sharing_ready(layout: Layout, targets: tuple[ReplicaTarget, ...], observed: Observed) -> Verdict:
+    if not layout.shared_slots():
+        return Verdict(ConditionStatus.TRUE, Reason.SHARING_READY, "No GPU is shared.")
+    sharing = [pod for target in targets for pod in target.pods if set(pod.slots) & set(layout.shared_slots())]
+    started = [pod for pod in sharing if (seen := observed.pods.get(pod.name)) and seen.ready and not seen.deleting]
+    how = {
+        SharingStrategy.MPS: "through one MPS control daemon a GPU, with a memory limit for each process",
+        SharingStrategy.TIME_SLICING: "by time-slicing; memory is limited by the engines alone",
+    }.get(layout.strategy, "")
+    if len(started) == len(sharing):
+        return Verdict(ConditionStatus.TRUE, Reason.SHARING_READY, f"{len(sharing)} pods share their GPUs {how}.")
+    return Verdict(
+        ConditionStatus.FALSE, Reason.STARTING, f"{len(started)} of {len(sharing)} pods that share a GPU run on it."
+    )
+
+
+def _stages_ready(stages: list[StageStatus]) -> Verdict:
+    waiting = [row for row in stages if row.state != "Ready"]
+    if not waiting:
+        return Verdict(ConditionStatus.TRUE, Reason.STAGES_READY, f"All {len(stages)} stages are ready.")
+    failed = next((row for row in waiting if row.state in ("Restarting", "Failed")), None)
+    reason = _failure_reason(failed) if failed is not None else Reason.STARTING
+    told = [f"{row.name} ({row.state}{': ' + row.reason if row.reason else ''})" for row in waiting]
+    message = f"{len(stages) - len(waiting)} of {len(stages)} stages are ready; waiting for {_few(told)}."
+    return Verdict(ConditionStatus.FALSE, reason, message)
+
+
+def _failure_reason(row: StageStatus) -> Reason:
+    word = (row.reason or "").split(":", 1)[0]
+    return Reason(word) if word in {str(reason) for reason in Reason} else Reason.STAGE_FAILED
+
+
+def _ready(
+    subject: Subject,
+    verdicts: Mapping[ConditionType, Verdict],
+    targets: tuple[ReplicaTarget, ...],
+    serving: list[ReplicaTarget],
+    observed: Observed,
+    current: Mapping[str, str],
+) -> Verdict:
+    if not targets:
+        return Verdict(ConditionStatus.FALSE, Reason.SCALED_TO_ZERO, "spec.replicas is 0.")
+    outdated = [pod.name for pod in observed.pods.values() if current.get(pod.name) != pod.hash]
+    if outdated:
+        message = f"{len(outdated)} pods are not of generation {subject.generation} yet: {_few(sorted(outdated))}."
+        return Verdict(ConditionStatus.FALSE, Reason.REPLACING, message)
+    for kind in (ConditionType.SCHEDULED, ConditionType.STAGES_READY, ConditionType.SHARING_READY):
+        verdict = verdicts[kind]
+        if verdict.status is not ConditionStatus.TRUE and verdict.reason is not Reason.WAITING_FOR_TURN:
+            return Verdict(ConditionStatus.FALSE, verdict.reason, verdict.message)
+    if len(serving) < len(targets):
+        fronts = [t.front for t in targets if t not in serving]
+        return Verdict(ConditionStatus.FALSE, Reason.FRONT_NOT_READY, f"Waiting for {_few(fronts)}.")
+    return Verdict(ConditionStatus.TRUE, Reason.READY, f"Serving on {len(serving)} of {len(targets)} replicas.")
+
+
+def _serves(target: ReplicaTarget, observed: Observed) -> bool:
+    wanted = [*(pod.name for pod in target.pods), target.front]
+    return all((pod := observed.pods.get(name)) is not None and pod.ready and not pod.deleting for name in wanted)
+
+
+def _stage_rows(target: ReplicaTarget, layout: Layout, observed: Observed) -> Iterable[StageStatus]:
+    devices = _devices(target, observed)
+    by_process = {pod.process: pod for pod in target.pods}
+    for stage in layout.stages:
+        pod = by_process[stage.process]
+        seen = observed.pods.get(pod.name)
+        state, reason = _state(target, pod, seen, observed)
+        found = [devices.get(f"slot{slot}") for slot in stage.slots]
+        uuids = [device.uuid for device in found if device is not None and device.uuid is not None]
+        yield StageStatus(
+            name=stage.name,
+            replica=target.index,
+            pod=pod.name,
+            state=state,
+            reason=reason or None,
+            slots=list(stage.slots) or None,
+            gpu_uuids=uuids or None,
+            gpu_memory=str(stage.budget) if stage.budget else None,
+            gpu_memory_bytes=stage.budget.bytes_of(layout.card.memory) if stage.budget and layout.card else None,
+            restarts=seen.restarts if seen else 0,
+        )
+
+
+def _state(target: ReplicaTarget, pod: PodTarget, seen: ObservedPod | None, observed: Observed) -> tuple[str, str]:
+    """State and what it waits for, or why it failed."""
+    if seen is None:
+        return "Missing", ""
+    if seen.deleting:
+        return "Terminating", ""
+    if seen.ended:
+        return "Failed", _exit_reason(seen)
+    if seen.ready:
+        return "Ready", ""
+    if seen.gated:
+        other = turn(target, pod, observed)
+        if other is None:
+            return "Gated", ""
+        shared = sorted(set(other.slots) & set(pod.slots))
+        on = f" on GPU {shared[0]}" if shared else " to get its GPU"
+        return "Gated", f"waits for {other.process}{on}"
+    if seen.node is None:
+        return "Pending", seen.unschedulable[:MAX_MESSAGE]
+    if seen.restarts or seen.exit_code is not None:
+        return "Restarting", _exit_reason(seen)
+    return "Starting", seen.waiting[:MAX_MESSAGE]
+
+
+def _exit_reason(pod: ObservedPod) -> str:
+    if pod.exit_code is None:
+        return pod.waiting[:MAX_MESSAGE]
+    reason, words = EXIT_REASONS.get(pod.exit_code, (Reason.STAGE_FAILED, "its engine ended"))
+    said = f": {pod.exit_message}" if pod.exit_message else ""
+    return f"{reason}: {words} (exit code {pod.exit_code}){said}"[:MAX_MESSAGE]
+
+
+def _devices(target: ReplicaTarget, observed: Observed) -> Mapping[str, Device]:
+    claim = observed.claims.get(target.claim or "")
+    return (claim.devices or {}) if claim is not None else {}
+
+
+def _slot_rows(target: ReplicaTarget, layout: Layout, observed: Observed) -> Iterable[SlotStatus]:
+    devices = _devices(target, observed)
+    for slot in layout.slots:
+        use = SlotUse(layout, slot)
+        device = devices.get(f"slot{slot}")
+        yield SlotStatus(
+            slot=slot,
+            replica=target.index,
+            uuid=device.uuid if device else None,
+            product=device.product if device else None,
+            node=device.node if device else None,
+            capacity=format_bytes(device.memory) if device and device.memory else None,
+            given_away=format_percent(use.total),
+            stages=[stage.name for stage in use.stages],
+        )
+
+
+def _conditions(
+    verdicts: Mapping[ConditionType, Verdict], previous: OmniModelStatus, generation: int, now: datetime
+) -> list[Condition]:
+    """All conditions in their order. One that was not judged stays as it was; a time changes with the status only."""
+    before = {condition.type: condition for condition in previous.conditions or []}
+    result: list[Condition] = []
+    for kind in ConditionType:
+        old = before.get(kind)
+        verdict = verdicts.get(kind)
+        if verdict is None:
+            if old is not None:
+                result.append(old)
+            continue
+        since = old.last_transition_time if old is not None and old.status == verdict.status else _stamp(now)
+        result.append(
+            Condition(
+                type=kind,
+                status=verdict.status,
+                reason=verdict.reason,
+                message=verdict.message,
+                observed_generation=generation,
+                last_transition_time=since,
+            )
+        )
+    return result
+
+
+def _stamp(now: datetime) -> str:
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _selector(subject: Subject) -> str:
+    return f"{names.MODEL_LABEL}={subject.name},{names.COMPONENT_LABEL}=front"
+
+
+def _few(items: list[str], most: int = 4) -> str:
+    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")

@@ -1,0 +1,102 @@
+"""One snapshot of the cluster, as planning needs it. Built by `omni_operator.kube.observe` from live reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+STAGE = "stage"
+FRONT = "front"
+"""Values of a pod's component label."""
+
+
+class ChildKind(StrEnum):
+    """Kinds of objects that an OmniModel owns."""
+
+    RESOURCE_CLAIM = "ResourceClaim"
+    POD = "Pod"
+    SERVICE = "Service"
+    NETWORK_POLICY = "NetworkPolicy"
+
+
+@dataclass(frozen=True)
+class ObservedPod:
+    """A pod of ours."""
+
+    name: str
+    uid: str
+    replica: int
+    component: str
+    process: str
+    hash: str
+    generation: int
+    node: str | None = None
+    phase: str = "Pending"
+    gated: bool = False
+    ready: bool = False
+    deleting: bool = False
+    restarts: int = 0
+    exit_code: int | None = None
+    """Exit code of the container's last end."""
+    exit_message: str = ""
+    """Last line that it left, one line."""
+    waiting: str = ""
+    """Why the container is not running, such as ImagePullBackOff."""
+    unschedulable: str = ""
+    """The scheduler's words, where it found no node."""
+    started: datetime | None = None
+    """When the container that runs now was started."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will never run again: evicted, or its node is gone."""
+        return self.phase in ("Failed", "Succeeded")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU that a claim was given."""
+
+    request: str
+    node: str
+    name: str
+    uuid: str | None = None
+    product: str | None = None
+    memory: int | None = None
+    """Bytes."""
+
+
+@dataclass(frozen=True)
+class ObservedClaim:
+    """A ResourceClaim of ours."""
+
+    name: str
+    uid: str
+    replica: int
+    hash: str
+    deleting: bool = False
+    allocated: bool = False
+    devices: Mapping[str, Device] | None = None
+    """By request name."""
+
+
+@dataclass(frozen=True)
+class ObservedOther:
+    """A Service or NetworkPolicy of ours."""
+
+    kind: ChildKind
+    name: str
+    uid: str
+    hash: str
+    deleting: bool = False
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything of one OmniModel."""
+
+    pods: Mapping[str, ObservedPod]
+    claims: Mapping[str, ObservedClaim]
+    others: Mapping[tuple[ChildKind, str], ObservedOther]

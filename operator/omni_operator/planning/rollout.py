@@ -1,0 +1,199 @@
+"""What to write next: the one step from what is observed towards what is rendered.
+
+Invariants, each held by a test:
+- a claim exists before any pod that names it, and goes only when none is left;
+- a pod is never changed, only replaced, and its successor is made when it is gone, so that a GPU never holds more than
+  its budget;
+- a pod's gate opens only when every earlier pod on its GPUs is ready, and no outdated pod is left in its replica;
+- one replica is taken down at a time;
+- nothing depends on memory: the step is computed from one snapshot, so a crash between any two writes loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from omni_operator.planning.observed import FRONT, ChildKind, Observed, ObservedPod
+from omni_operator.planning.targets import PodTarget, ReplicaTarget
+
+
+@dataclass(frozen=True)
+class Child:
+    """A rendered object. `hash` identifies what was rendered."""
+
+    kind: ChildKind
+    name: str
+    hash: str
+    manifest: Mapping[str, Any] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """An object to delete, and only that very one."""
+
+    kind: ChildKind
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """The writes of one pass, in this order: removals, applications, gates."""
+
+    remove: tuple[Removal, ...] = ()
+    apply: tuple[Child, ...] = ()
+    open_gates: tuple[ObservedPod, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether the world is as wanted, or has to move by itself first."""
+        return not (self.remove or self.apply or self.open_gates)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """All children of an OmniModel: those that every replica shares, and those of each replica."""
+
+    shared: tuple[Child, ...]
+    replicas: Mapping[int, tuple[Child, ...]]
+
+
+def next_step(targets: tuple[ReplicaTarget, ...], rendered: Rendered, observed: Observed) -> Step:
+    """The writes that bring the cluster nearer to `rendered`."""
+    steps = [_shared_step(rendered, observed), _surplus_replicas(targets, observed)]
+    busy = _replica_in_replacement(targets, rendered, observed)
+    for target in targets:
+        may_remove = busy is None or busy == target.index
+        steps.append(_replica_step(target, rendered.replicas[target.index], observed, may_remove))
+    return Step(
+        tuple(removal for step in steps for removal in step.remove),
+        tuple(child for step in steps for child in step.apply),
+        tuple(pod for step in steps for pod in step.open_gates),
+    )
+
+
+def turn(target: ReplicaTarget, pod: PodTarget, observed: Observed) -> PodTarget | None:
+    """The pod that `pod` waits for, None when it is its turn.
+
+    Pods on the CPU wait for the first pod that has a GPU: the first pod of a claim fixes the node, so it must be the
+    one with the biggest needs.
+    """
+    earlier = target.pods[: target.pods.index(pod)]
+    if not pod.slots:
+        return None if _claim_allocated(target, observed) else next((p for p in target.pods if p.slots), None)
+    for other in earlier:
+        if set(other.slots) & set(pod.slots):
+            seen = observed.pods.get(other.name)
+            if seen is None or not seen.ready or seen.deleting:
+                return other
+    return None
+
+
+def _claim_allocated(target: ReplicaTarget, observed: Observed) -> bool:
+    if target.claim is None:
+        return True
+    claim = observed.claims.get(target.claim)
+    return claim is not None and claim.allocated
+
+
+def _shared_step(rendered: Rendered, observed: Observed) -> Step:
+    apply: list[Child] = []
+    for child in rendered.shared:
+        seen = observed.others.get((child.kind, child.name))
+        if seen is None or (seen.hash != child.hash and not seen.deleting):
+            apply.append(child)
+    wanted = {(child.kind, child.name) for child in rendered.shared}
+    surplus = [o for key, o in observed.others.items() if key not in wanted and not o.deleting]
+    return Step(tuple(Removal(o.kind, o.name, o.uid) for o in surplus), tuple(apply))
+
+
+def _surplus_replicas(targets: tuple[ReplicaTarget, ...], observed: Observed) -> Step:
+    kept = {target.index for target in targets}
+    pods = [pod for pod in observed.pods.values() if pod.replica not in kept]
+    claims = [
+        claim
+        for claim in observed.claims.values()
+        if claim.replica not in kept and not any(pod.replica == claim.replica for pod in pods)
+    ]
+    removals = [Removal(ChildKind.POD, pod.name, pod.uid) for pod in pods if not pod.deleting]
+    removals += [Removal(ChildKind.RESOURCE_CLAIM, c.name, c.uid) for c in claims if not c.deleting]
+    return Step(tuple(removals))
+
+
+def _outdated(target: ReplicaTarget, children: tuple[Child, ...], observed: Observed) -> bool:
+    """Whether something of the replica must go because it is not what is rendered."""
+    wanted = {child.name: child for child in children if child.kind is ChildKind.POD}
+    for pod in observed.pods.values():
+        if pod.replica == target.index and (pod.name not in wanted or pod.hash != wanted[pod.name].hash):
+            return True
+    claim = observed.claims.get(target.claim or "")
+    return claim is not None and any(
+        child.kind is ChildKind.RESOURCE_CLAIM and child.hash != claim.hash for child in children
+    )
+
+
+def _serves(target: ReplicaTarget, observed: Observed) -> bool:
+    wanted = [*(pod.name for pod in target.pods), target.front]
+    return all((pod := observed.pods.get(name)) is not None and pod.ready for name in wanted)
+
+
+def _replica_in_replacement(targets: tuple[ReplicaTarget, ...], rendered: Rendered, observed: Observed) -> int | None:
+    """The one replica that may be taken down now: one that does not serve, otherwise the last; None: nothing is
+    outdated."""
+    outdated = [t for t in targets if _outdated(t, rendered.replicas[t.index], observed)]
+    if not outdated:
+        return None
+    down = [target for target in outdated if not _serves(target, observed)]
+    recovering = [t for t in targets if t not in outdated and not _serves(t, observed)]
+    if down:
+        return down[-1].index
+    return recovering[-1].index if recovering else outdated[-1].index
+
+
+def _replica_step(target: ReplicaTarget, children: tuple[Child, ...], observed: Observed, may_remove: bool) -> Step:
+    claim_step, claim_stands = _claim_step(target, children, observed, may_remove)
+    if not claim_stands:
+        return claim_step
+    wanted = {child.name: child for child in children if child.kind is ChildKind.POD}
+    remove: list[Removal] = []
+    outdated = False
+    for pod in observed.pods.values():
+        if pod.replica != target.index:
+            continue
+        current = pod.name in wanted and pod.hash == wanted[pod.name].hash
+        outdated = outdated or not current or pod.deleting
+        if not pod.deleting and ((not current and may_remove) or pod.ended):
+            remove.append(Removal(ChildKind.POD, pod.name, pod.uid))
+    create = [child for name, child in wanted.items() if name not in observed.pods]
+    gates = [] if outdated else list(_turns(target, observed))
+    return Step((*claim_step.remove, *remove), (*claim_step.apply, *create), tuple(gates))
+
+
+def _claim_step(
+    target: ReplicaTarget, children: tuple[Child, ...], observed: Observed, may_remove: bool
+) -> tuple[Step, bool]:
+    """What to do about the claim, and whether pods may be made and kept on it."""
+    wanted = next((child for child in children if child.kind is ChildKind.RESOURCE_CLAIM), None)
+    pods = [p for p in observed.pods.values() if p.replica == target.index and p.component != FRONT]
+    claims = [c for c in observed.claims.values() if c.replica == target.index]
+    for claim in claims:
+        if claim.deleting or wanted is None or claim.name != wanted.name or claim.hash != wanted.hash:
+            if not may_remove:
+                return Step(), False
+            users = [p for p in pods if not p.deleting]
+            if pods:
+                return Step(tuple(Removal(ChildKind.POD, p.name, p.uid) for p in users)), False
+            gone = () if claim.deleting else (Removal(ChildKind.RESOURCE_CLAIM, claim.name, claim.uid),)
+            return Step(gone), False
+    if wanted is not None and not claims:
+        return Step(apply=(wanted,)), True
+    return Step(), True
+
+
+def _turns(target: ReplicaTarget, observed: Observed) -> Iterator[ObservedPod]:
+    for pod in target.pods:
+        seen = observed.pods.get(pod.name)
+        if seen is not None and seen.gated and turn(target, pod, observed) is None:
+            yield seen

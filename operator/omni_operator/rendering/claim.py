@@ -1,0 +1,100 @@
+"""The ResourceClaim of one pipeline replica: one request per slot, and how the GPU of a shared slot is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from omni_operator.api import names
+from omni_operator.api.quantities import MIB
+from omni_operator.api.v1alpha1 import GpusSpec, SharingStrategy
+from omni_operator.planning.layout import Layout, Stage
+from omni_operator.planning.observed import ChildKind
+from omni_operator.planning.rollout import Child
+from omni_operator.rendering.template import Owner, child
+
+DRIVER = "gpu.nvidia.com"
+"""NVIDIA's DRA driver, and the name of its device class for whole GPUs."""
+
+
+def request_name(slot: int) -> str:
+    """Name of a slot's request within the claim."""
+    return f"slot{slot}"
+
+
+def resource_claim(owner: Owner, layout: Layout, gpus: GpusSpec, replica: int) -> Child:
+    """One claim, so that the replica lands on one node and the stages of a slot meet on one GPU."""
+    spec: dict[str, Any] = {"devices": {"requests": [_request(slot, layout, gpus) for slot in layout.slots]}}
+    config = list(_sharing_config(layout))
+    if config:
+        spec["devices"]["config"] = config
+    return child(
+        ChildKind.RESOURCE_CLAIM,
+        names.claim_name(owner.name, replica),
+        owner,
+        spec,
+        {names.REPLICA_LABEL: str(replica)},
+    )
+
+
+def _request(slot: int, layout: Layout, gpus: GpusSpec) -> dict[str, Any]:
+    selectors = []
+    if layout.card is not None:
+        least = f"{layout.card.memory // MIB}Mi" if layout.card.memory % MIB == 0 else str(layout.card.memory)
+        memory = f"device.capacity['{DRIVER}'].memory"
+        selectors.append({"cel": {"expression": f"{memory}.compareTo(quantity('{least}')) >= 0"}})
+    if gpus.selector is not None:
+        selectors.append({"cel": {"expression": gpus.selector}})
+    exactly: dict[str, Any] = {"deviceClassName": gpus.device_class_name or DRIVER}
+    if selectors:
+        exactly["selectors"] = selectors
+    return {"name": request_name(slot), "exactly": exactly}
+
+
+def slot_groups(layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """Slots that some process sees together, joined. Two MPS daemons in one container collide, so each group gets
+    one."""
+    groups: list[set[int]] = [{slot} for slot in layout.slots]
+    for stages in layout.processes().values():
+        together = {slot for stage in stages for slot in stage.slots}
+        joined = [group for group in groups if group & together]
+        if joined:
+            groups = [group for group in groups if not group & together]
+            groups.append(set().union(*joined))
+    return tuple(sorted(tuple(sorted(group)) for group in groups))
+
+
+def process_limit(stages: tuple[Stage, ...], slot: int, layout: Layout) -> int | None:
+    """MiB that one process may pin on a slot, rounded down: the budgets of its stages there. None: no limit."""
+    budgets = [stage.budget for stage in stages if slot in stage.slots]
+    if layout.card is None or not budgets or any(budget is None for budget in budgets):
+        return None
+    return sum(budget.bytes_of(layout.card.memory) for budget in budgets if budget is not None) // MIB
+
+
+def _sharing_config(layout: Layout) -> Iterator[dict[str, Any]]:
+    """MPS needs a config entry. Time-slicing is what a shared claim does without one."""
+    if layout.strategy is not SharingStrategy.MPS:
+        return
+    shared = set(layout.shared_slots())
+    for group in slot_groups(layout):
+        if not shared & set(group):
+            continue
+        limits = [
+            limit
+            for stages in layout.processes().values()
+            for slot in group
+            if (limit := process_limit(stages, slot, layout)) is not None
+        ]
+        mps = {"defaultPinnedDeviceMemoryLimit": f"{max(limits)}Mi"} if limits else {}
+        yield {
+            "requests": [request_name(slot) for slot in group],
+            "opaque": {
+                "driver": DRIVER,
+                "parameters": {
+                    "apiVersion": "resource.nvidia.com/v1beta1",
+                    "kind": "GpuConfig",
+                    "sharing": {"strategy": "MPS", **({"mpsConfig": mps} if mps else {})},
+                },
+            },
+        }

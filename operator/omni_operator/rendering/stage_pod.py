@@ -1,0 +1,70 @@
+"""A stage pod: one process of the pipeline on its slots, behind a scheduling gate until its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omni_operator.api import names
+from omni_operator.api.v1alpha1 import OmniModelSpec, SharingStrategy, StageSpec
+from omni_operator.planning.layout import Layout
+from omni_operator.planning.observed import STAGE, ChildKind
+from omni_operator.planning.rollout import Child
+from omni_operator.planning.targets import PodTarget, ReplicaTarget
+from omni_operator.rendering.claim import process_limit
+from omni_operator.rendering.pod import CLAIM, Container, pod_config, pod_spec, supervisor_port
+from omni_operator.rendering.template import Owner, Settings, child
+from omni_stage.contract import Role
+
+
+def stage_pod(
+    owner: Owner, spec: OmniModelSpec, layout: Layout, settings: Settings, target: ReplicaTarget, pod: PodTarget
+) -> Child:
+    """The pod of one process."""
+    config = pod_config(spec, owner, layout, pod.replica, Role.STAGE, pod.process)
+    under_mps = layout.strategy is SharingStrategy.MPS and bool(set(pod.slots) & set(layout.shared_slots()))
+    overrides = [s for s in spec.stages or [] if s.name in {stage.name for stage in pod.stages}]
+    container = Container(
+        name="stage",
+        ports=supervisor_port(),
+        env=(*_mps_env(layout, pod, under_mps), *_user_env(overrides)),
+        resources=_resources(overrides),
+        slots=pod.slots,
+        as_root=under_mps and not layout.multi_user,
+        own_shm=not under_mps,
+    )
+    body = pod_spec(spec, owner, settings, container, pod.name)
+    if target.claim is not None:
+        # Pods on the CPU name the claim too: so they land on the replica's node, and see no GPU.
+        body["resourceClaims"] = [{"name": CLAIM, "resourceClaimName": target.claim}]
+        body["schedulingGates"] = [{"name": names.TURN_GATE}]
+    labels = {
+        names.REPLICA_LABEL: str(pod.replica),
+        names.COMPONENT_LABEL: STAGE,
+        names.PROCESS_LABEL: pod.process,
+    }
+    annotations = {names.POD_CONFIG_ANNOTATION: config.to_json()}
+    return child(ChildKind.POD, pod.name, owner, body, labels, annotations)
+
+
+def _mps_env(layout: Layout, pod: PodTarget, under_mps: bool) -> Iterator[Mapping[str, Any]]:
+    """Tightens the daemon's defaults to this pod's share. Ordinals count the GPUs that the container sees."""
+    if not under_mps:
+        return
+    limits = [process_limit(pod.stages, slot, layout) for slot in pod.slots]
+    known = [f"{ordinal}={limit}M" for ordinal, limit in enumerate(limits) if limit is not None]
+    if known:
+        yield {"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": ",".join(known)}
+    percentages = [s.compute_percentage for s in pod.stages if s.compute_percentage is not None]
+    if percentages:
+        yield {"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": str(max(percentages))}
+
+
+def _user_env(overrides: list[StageSpec]) -> list[Mapping[str, Any]]:
+    found = {variable.name: variable.value for stage in overrides for variable in stage.env or []}
+    return [{"name": name, "value": value} for name, value in found.items()]
+
+
+def _resources(overrides: list[StageSpec]) -> dict[str, Any]:
+    declared = next((stage.resources for stage in overrides if stage.resources is not None), None)
+    return declared.model_dump(exclude_none=True, mode="json") if declared else {}

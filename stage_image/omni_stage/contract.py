@@ -83,7 +83,7 @@ class ExitCode(IntEnum):
     ENGINE_LOST = 73
     """The engine's process ended for any other reason; a restart in place may help."""
     PEER_LOST = 74
-    """A neighbour in the pipeline did not answer in time."""
+    """A neighbour in the pipeline did not take over a request in time."""
     START_TIMEOUT = 75
     """The engine was not ready within startup_timeout_seconds."""
     BAD_CONFIG = 78
@@ -114,6 +114,8 @@ class StageConfig:
     """How many of memory_bytes the KV cache takes; the engine decides where absent."""
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     """The user's arguments for this stage's engine, by the engine's own names."""
+    supervisor_port: int = SUPERVISOR_PORT
+    """Where the supervisor of the stage's pod answers. Differs from the default only where pods share an address."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class FrontConfig:
     api_port: int = API_PORT
     completion_port: int = COMPLETION_PORT
     abort_port: int = ABORT_PORT
+    supervisor_port: int = SUPERVISOR_PORT
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,9 @@ class PodConfig:
     card_memory_bytes: int | None = None
     """Memory of the card that the shares were planned on, bytes."""
     startup_timeout_seconds: int = 1800
+    drain_timeout_seconds: int = 20
+    """After SIGTERM, how long requests in flight may take to finish. The pod's termination grace period has to be a few
+    seconds longer."""
     version: int = CONFIG_VERSION
 
     def to_json(self) -> str:
@@ -182,7 +188,6 @@ class ConfigError(ValueError):
 
 def _read(kind: Any, value: Any, path: str) -> Any:
     """Build a value of type `kind` from parsed JSON, strictly."""
-    here = path or "the file"
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
@@ -191,15 +196,27 @@ def _read(kind: Any, value: Any, path: str) -> Any:
             return None
         return _read(next(a for a in arguments if a is not type(None)), value, path)
     if origin is tuple:
-        if not isinstance(value, list):
-            raise ConfigError(f"{here}: a list is needed, got {value!r}")
-        return tuple(_read(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+        return _read_list(arguments[0], value, path)
     if origin is not None and issubclass(origin, Mapping):
-        if not isinstance(value, dict):
-            raise ConfigError(f"{here}: an object is needed, got {value!r}")
-        return {key: _read(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
+        return _read_mapping(arguments[1], value, path)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _read_dataclass(kind, value, path)
+    return _read_scalar(kind, value, path or "the file")
+
+
+def _read_list(kind: Any, value: Any, path: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{path}: a list is needed, got {value!r}")
+    return tuple(_read(kind, item, f"{path}[{i}]") for i, item in enumerate(value))
+
+
+def _read_mapping(kind: Any, value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: an object is needed, got {value!r}")
+    return {key: _read(kind, item, f"{path}.{key}") for key, item in value.items()}
+
+
+def _read_scalar(kind: Any, value: Any, here: str) -> Any:
     if issubclass(kind, (StrEnum, IntEnum)):
         try:
             return kind(value)

@@ -1,0 +1,1 @@
+"""PID 1 of a stage container. Standard library only, never torch: it stays under 40 MB resident."""

@@ -1,0 +1,128 @@
+"""Workers that take keys from the queue and reconcile them. Knows nothing of kopf."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from omni_operator.api.v1alpha1 import OmniModelStatus
+from omni_operator.kube.client import OMNI_MODELS, Client, KubeError
+from omni_operator.rendering import Settings
+from omni_operator.runtime.metrics import Metrics
+from omni_operator.runtime.queue import KeyQueue
+from omni_operator.runtime.reconcile import Pass, reconcile
+
+log = logging.getLogger("omni_operator")
+
+PROBLEM_RETRY_SECONDS = 15.0
+"""After a write that the cluster refused, such as over a quota: the cause may go away without an event of ours."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """An OmniModel."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass
+class Controller:
+    """Everything that runs while this operator leads."""
+
+    client: Client
+    settings: Settings
+    metrics: Metrics
+    workers: int = 4
+    resync_seconds: float = 300.0
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    queue: KeyQueue[Key] = field(default_factory=KeyQueue)
+    _statuses: dict[Key, OmniModelStatus] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        self.metrics.watch_queue(lambda: len(self.queue), self.queue.oldest_age)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.workers):
+                group.create_task(self._work())
+            group.create_task(self._resync())
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.take()
+            try:
+                await self._one(key)
+            finally:
+                self.queue.done(key)
+
+    async def _one(self, key: Key) -> None:
+        started = time.monotonic()
+        calls = self.client.calls
+        result = "error"
+        try:
+            done = await reconcile(self.client, key.namespace, key.name, self.settings, self.clock)
+            result = "ok"
+            self.queue.forget(key)
+            self._record(key, done)
+            if done is not None and done.try_again:
+                self.queue.add_after(key, PROBLEM_RETRY_SECONDS)
+        except KubeError as error:
+            self._failed(key, str(error))
+        except Exception as error:  # the top of the loop: one OmniModel's fault must not stop the others
+            log.exception("%s: unexpected failure", key)
+            self._failed(key, repr(error))
+        finally:
+            self.metrics.reconcile_seconds.labels(result).observe(time.monotonic() - started)
+            self.metrics.api_calls.inc(self.client.calls - calls)
+
+    def _failed(self, key: Key, message: str) -> None:
+        self.metrics.retries.inc()
+        delay = self.queue.retry(key)
+        log.warning("%s: %s; again in %.1f s", key, message, delay)
+
+    def _record(self, key: Key, done: Pass | None) -> None:
+        if done is None:
+            self._statuses.pop(key, None)
+        else:
+            step = done.step
+            if not step.empty:
+                log.info(
+                    "%s: %d applied, %d removed, %d gates opened",
+                    key, len(step.apply), len(step.remove), len(step.open_gates),
+                )  # fmt: skip
+            for action, count in (
+                ("apply", len(step.apply)),
+                ("remove", len(step.remove)),
+                ("gate", len(step.open_gates)),
+                ("status", int(done.status_written)),
+            ):
+                self.metrics.writes.labels(action).inc(count)
+            if done.status is not None:
+                self._statuses[key] = done.status
+        self._count_models()
+
+    def _count_models(self) -> None:
+        self.metrics.models.clear()
+        for status in self._statuses.values():
+            for condition in status.conditions or []:
+                self.metrics.models.labels(condition.type, condition.status).inc()
+
+    async def _resync(self) -> None:
+        """Look at everything again now and then, spread over time: an event may have been missed."""
+        while True:
+            await asyncio.sleep(self.resync_seconds * random.uniform(0.9, 1.1))
+            with suppress(KubeError):
+                for model in await self.client.list_all(OMNI_MODELS, None):
+                    meta = model["metadata"]
+                    self.queue.add_after(
+                        Key(meta["namespace"], meta["name"]), random.uniform(0, self.resync_seconds / 10)
+                    )

@@ -1,0 +1,162 @@
+"""One pass over one OmniModel: observe → plan → render → apply → status."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from omni_operator.api.reasons import ConditionType, Reason
+from omni_operator.api.v1alpha1 import Condition, OmniModelSpec, OmniModelStatus
+from omni_operator.kube.apply import carry_out, write_status
+from omni_operator.kube.client import Client, KubeError, Manifest
+from omni_operator.kube.events import EventType, emit
+from omni_operator.kube.observe import Snapshot, observe
+from omni_operator.planning.budget import check, check_names
+from omni_operator.planning.conditions import Subject, refused_status, status, with_write_failure
+from omni_operator.planning.layout import Layout, Problem, refused
+from omni_operator.planning.resolve import resolve
+from omni_operator.planning.rollout import Rendered, Step, next_step
+from omni_operator.planning.targets import ReplicaTarget, replica_target
+from omni_operator.rendering import Owner, Settings, endpoint_port, render
+
+log = logging.getLogger("omni_operator")
+
+Clock = Callable[[], datetime]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an accepted declaration comes to."""
+
+    layout: Layout
+    problems: tuple[Problem, ...]
+    targets: tuple[ReplicaTarget, ...]
+    rendered: Rendered
+    subject: Subject
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass did."""
+
+    step: Step
+    status_written: bool = False
+    problems: tuple[Problem, ...] = ()
+    status: OmniModelStatus | None = None
+
+    @property
+    def try_again(self) -> bool:
+        """Whether something was refused that may be accepted later without an event of ours."""
+        return bool(self.problems)
+
+
+async def reconcile(client: Client, namespace: str, name: str, settings: Settings, clock: Clock) -> Pass | None:
+    """Bring the cluster one step nearer. None: the OmniModel is gone or going. Raises KubeError."""
+    snapshot = await observe(client, namespace, name)
+    if snapshot is None or "deletionTimestamp" in snapshot.model["metadata"]:
+        return None
+    previous = _previous_status(snapshot.model)
+    plan = plan_for(snapshot.model, settings)
+    if not isinstance(plan, Plan):
+        subject = _subject(snapshot.model, None)
+        wanted = refused_status(subject, plan, snapshot.observed, previous, clock())
+        return await _finish(client, snapshot, previous, wanted, Step(), (), clock)
+    step = next_step(plan.targets, plan.rendered, snapshot.observed)
+    problems = tuple(await carry_out(client, namespace, step, snapshot.observed))
+    wanted = status(
+        plan.subject, plan.layout, plan.problems, plan.targets, plan.rendered, snapshot.observed, previous, clock()
+    )
+    for problem in problems[:1]:
+        wanted = with_write_failure(wanted, problem, previous, plan.subject.generation, clock())
+    return await _finish(client, snapshot, previous, wanted, step, problems, clock)
+
+
+def plan_for(model: Manifest, settings: Settings) -> Plan | tuple[Problem, ...]:
+    """The whole plan of an OmniModel as the API has it, or the problems for which it is refused. Pure."""
+    try:
+        spec = OmniModelSpec.model_validate(model["spec"])
+    except ValidationError as error:
+        return tuple(_invalid(error))
+    meta = model["metadata"]
+    resolution = resolve(spec)
+    if resolution.layout is None:
+        return resolution.problems
+    layout = resolution.layout
+    problems = (*check(layout), *check_names(meta["name"], layout), *resolution.problems)
+    if refused(problems):
+        return problems
+    subject = _subject(model, spec)
+    targets = tuple(replica_target(meta["name"], layout, index) for index in range(subject.replicas))
+    owner = Owner(meta["name"], meta["namespace"], meta["uid"], meta["generation"])
+    return Plan(layout, problems, targets, render(owner, spec, layout, settings, targets), subject)
+
+
+async def _finish(
+    client: Client,
+    snapshot: Snapshot,
+    previous: OmniModelStatus,
+    wanted: OmniModelStatus,
+    step: Step,
+    problems: tuple[Problem, ...],
+    clock: Clock,
+) -> Pass:
+    body = wanted.model_dump(by_alias=True, exclude_none=True, mode="json")
+    written = await write_status(client, snapshot.model, body)
+    for condition in _transitions(previous, wanted):
+        kind = EventType.NORMAL if condition.status == "True" else EventType.WARNING
+        try:
+            await emit(client, snapshot.model, kind, condition.reason, condition.message, clock())
+        except KubeError as error:
+            log.warning("an event was lost: %s", error)
+    return Pass(step, written, problems, wanted)
+
+
+def _transitions(previous: OmniModelStatus, wanted: OmniModelStatus) -> list[Condition]:
+    """Accepted and Ready, where status or reason changed: what a person wants to be told of."""
+    told = (ConditionType.ACCEPTED, ConditionType.READY)
+    before = {condition.type: (condition.status, condition.reason) for condition in previous.conditions or []}
+    return [
+        condition
+        for condition in wanted.conditions or []
+        if condition.type in told and before.get(condition.type) != (condition.status, condition.reason)
+    ]
+
+
+def _previous_status(model: Manifest) -> OmniModelStatus:
+    """The status as it is; one that someone else wrote nonsense into counts as none."""
+    try:
+        return OmniModelStatus.model_validate(model.get("status") or {})
+    except ValidationError:
+        return OmniModelStatus()
+
+
+def _subject(model: Manifest, spec: OmniModelSpec | None) -> Subject:
+    meta = model["metadata"]
+    replicas = 1 if spec is None or spec.replicas is None else spec.replicas
+    port = endpoint_port(spec) if spec is not None else 0
+    return Subject(meta["name"], meta["namespace"], meta["generation"], replicas, port)
+
+
+def _invalid(error: ValidationError) -> list[Problem]:
+    """pydantic's findings as problems with the field's path."""
+    problems: list[Problem] = []
+    for found in error.errors(include_url=False):
+        path = "spec" + "".join(_path_part(part) for part in found["loc"])
+        words = "unknown field" if found["type"] == "extra_forbidden" else _words(found)
+        remedy = "Remove it, or correct its name." if found["type"] == "extra_forbidden" else ""
+        problems.append(Problem(Reason.INVALID_SPEC, f"{path}: {words}.", path, remedy=remedy))
+    return problems
+
+
+def _path_part(part: Any) -> str:
+    return f"[{part}]" if isinstance(part, int) else f".{part}"
+
+
+def _words(found: Any) -> str:
+    text = str(found["msg"])
+    return text.removeprefix("Value error, ").rstrip(".")

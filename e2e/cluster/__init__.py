@@ -1,0 +1,40 @@
+"""A real Kubernetes for tests, built from pinned Go modules and run in namespaces of its own.
+
+    with control_plane(folder) as kubeconfig: ...        # API only: no root, no containers, seconds
+    cluster = up("omni", Gpus(2, "h100-80gb")); down("omni")   # a node with containers and invented GPUs: root
+
+Where `KUBECONFIG` is set, the command line uses that cluster and builds nothing; `external_kubeconfig` says so to tests.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from e2e.cluster.binaries import binaries
+from e2e.cluster.control_plane import control_plane
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.layout import DEFAULT_NAME, Instance
+from e2e.cluster.node import Cluster, Gpus, down, running, up
+from e2e.cluster.progress import Progress
+
+__all__ = [
+    "DEFAULT_NAME",
+    "Cluster",
+    "ClusterError",
+    "Gpus",
+    "Instance",
+    "Progress",
+    "binaries",
+    "control_plane",
+    "down",
+    "external_kubeconfig",
+    "running",
+    "up",
+]
+
+
+def external_kubeconfig() -> Path | None:
+    """The kubeconfig of the cluster that the user already has (`KUBECONFIG`), which is then used instead of ours."""
+    value = os.environ.get("KUBECONFIG", "")
+    return Path(value.split(os.pathsep)[0]) if value else None

@@ -1,0 +1,173 @@
+"""The command line: `python -m e2e.cluster up|down|status|load|logs|kubeconfig|gpus|api-up`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from e2e.cluster import (
+    DEFAULT_NAME,
+    Cluster,
+    ClusterError,
+    Gpus,
+    Instance,
+    Progress,
+    control_plane,
+    down,
+    external_kubeconfig,
+    running,
+    up,
+)
+from e2e.fake_gpu.profiles import PROFILES
+
+Command = Callable[[argparse.Namespace, Progress], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parsed = _parser().parse_args(arguments)
+    command: Command = parsed.command
+    try:
+        return command(parsed, Progress(quiet=parsed.quiet))
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, command: Command, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(command=command)
+        if name != "api-up":
+            added.add_argument("--name", default=DEFAULT_NAME, help=f"which cluster (default: {DEFAULT_NAME})")
+        return added
+
+    _add_gpu_options(add("up", _up, "bring the cluster up, or use the one that KUBECONFIG names"), count=None)
+    add("down", _down, "take the cluster down and remove what it left")
+    add("status", _status, "show what runs")
+    add("load", _load, "import image archives into the node").add_argument("archives", nargs="+", type=Path)
+    logs = add("logs", _logs, "show the daemons' logs, or one daemon's")
+    logs.add_argument("daemon", nargs="?")
+    logs.add_argument("--follow", "-f", action="store_true")
+    add("kubeconfig", _kubeconfig, "print the path of the administrator's kubeconfig")
+    _add_gpu_options(add("gpus", _gpus, "change the invented GPUs of a running cluster"), count=0)
+    api = add("api-up", _api_up, "run an API-only control plane, without root, until interrupted")
+    api.add_argument("--directory", type=Path, help="where its state goes (default: a temporary folder)")
+    api.add_argument("--scheduler", action="store_true", help="run kube-scheduler too")
+    api.add_argument("--kwok", action="store_true", help="run KWOK too, which plays annotated nodes and their pods")
+    return parser
+
+
+def _add_gpu_options(parser: argparse.ArgumentParser, count: int | None) -> None:
+    parser.add_argument("--gpus", type=int, default=count, metavar="COUNT", help="how many invented GPUs the node has")
+    parser.add_argument("--gpu-profile", choices=sorted(PROFILES), default="h100-80gb")
+    parser.add_argument(
+        "--feature-gates",
+        type=gates,
+        default={"MPSSupport": True, "TimeSlicingSettings": True},
+        metavar="NAME=true,...",
+        help="feature gates of the GPUs' DRA driver (default: MPSSupport=true,TimeSlicingSettings=true)",
+    )
+
+
+def gates(text: str) -> dict[str, bool]:
+    """`A=true,B=false` as a mapping."""
+    pairs = [each.partition("=") for each in text.split(",") if each]
+    if wrong := [name for name, _, value in pairs if value not in ("true", "false")]:
+        raise argparse.ArgumentTypeError(f"write {wrong[0]}=true or {wrong[0]}=false")
+    return {name: value == "true" for name, _, value in pairs}
+
+
+def _up(parsed: argparse.Namespace, progress: Progress) -> int:
+    if external := external_kubeconfig():
+        progress.say("KUBECONFIG is set: that cluster is used, nothing is built")
+        print(external)
+        return 0
+    gpus = None if parsed.gpus is None else Gpus(parsed.gpus, parsed.gpu_profile, parsed.feature_gates)
+    cluster = up(parsed.name, gpus, progress)
+    progress.say(f"up: export KUBECONFIG={cluster.kubeconfig} PATH={cluster.programs['kubectl'].parent}:$PATH")
+    print(cluster.kubeconfig)
+    return 0
+
+
+def _down(parsed: argparse.Namespace, progress: Progress) -> int:
+    found = down(parsed.name)
+    progress.say(f"removed {', '.join(found)}" if found else f"nothing of {parsed.name} was left")
+    return 0
+
+
+def _status(parsed: argparse.Namespace, progress: Progress) -> int:
+    instance = Instance(parsed.name)
+    cluster = running(instance)
+    if not cluster:
+        print(f"{parsed.name}: not running")
+        return 1
+    print(f"{parsed.name}: running, API server https://{cluster.addresses.node}:6443, pods {cluster.addresses.pods}")
+    report: Mapping[str, Mapping[str, object]] = json.loads(instance.status.read_text())
+    for daemon, state in report.items():
+        ended = f", last {state['ended']}" if state["ended"] else ""
+        print(f"  {daemon}: {'up' if state['pid'] else 'down'}, started {state['starts']} times{ended}")
+    print(cluster.kubectl("get", "nodes", "-o", "wide"), end="")
+    return 0
+
+
+def _load(parsed: argparse.Namespace, progress: Progress) -> int:
+    if external_kubeconfig():
+        raise ClusterError(
+            "KUBECONFIG is set, and images cannot be put into the nodes of a cluster that is not ours",
+            "push them to a registry which that cluster reaches, or unset KUBECONFIG",
+        )
+    _running(parsed.name).load(parsed.archives, progress)
+    return 0
+
+
+def _logs(parsed: argparse.Namespace, progress: Progress) -> int:
+    folder = Instance(parsed.name).logs
+    logs = sorted(folder.glob(f"{parsed.daemon or '*'}.log"))
+    if not logs:
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.log"))) or "none"
+        raise ClusterError(f"no such log in {folder}", f"choose one of: {known}")
+    return subprocess.run(["tail", "-n", "40", *(["-F"] if parsed.follow else []), *logs]).returncode
+
+
+def _kubeconfig(parsed: argparse.Namespace, progress: Progress) -> int:
+    print(external_kubeconfig() or _running(parsed.name).kubeconfig)
+    return 0
+
+
+def _gpus(parsed: argparse.Namespace, progress: Progress) -> int:
+    _running(parsed.name).set_gpus(Gpus(parsed.gpus, parsed.gpu_profile, parsed.feature_gates))
+    return 0
+
+
+def _api_up(parsed: argparse.Namespace, progress: Progress) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="omni-api-") as temporary:
+        directory = parsed.directory or Path(temporary)
+        with control_plane(directory, scheduler=parsed.scheduler, kwok=parsed.kwok, progress=progress) as kubeconfig:
+            print(kubeconfig, flush=True)
+            progress.say(f"export KUBECONFIG={kubeconfig}  (ends when interrupted)")
+            signal.pause()
+    return 0
+
+
+def _running(name: str) -> Cluster:
+    cluster = running(Instance(name))
+    if not cluster:
+        raise ClusterError(f"the cluster {name} is not running", f"python -m e2e.cluster up --name {name}")
+    return cluster
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,6 +12,8 @@ from fractions import Fraction
 
 MIB = 1024**2
 GIB = 1024**3
+MAX_SHOWN = 60
+"""Characters of a wrong value that a message repeats."""
 
 _UNITS = {
     "": 1,
@@ -26,7 +28,8 @@ GPU_MEMORY_PATTERN = rf"{PERCENT_PATTERN[:-1]}$|{AMOUNT_PATTERN}"
 
 _WRONG_UNITS = {"GB": "G", "MB": "M", "KB": "k", "TB": "T", "GiB": "Gi", "MiB": "Mi", "KiB": "Ki", "TiB": "Ti",
                 "g": "G", "m": "M", "K": "k", "gb": "G", "mb": "M", "gib": "Gi", "mib": "Mi", "gi": "Gi",
-                "mi": "Mi"}  # fmt: skip
+                "mi": "Mi", "ki": "Ki", "KI": "Ki", "ti": "Ti", "t": "T", "kb": "k", "kib": "Ki",
+                "tb": "T", "tib": "Ti"}  # fmt: skip
 
 
 class QuantityError(ValueError):
@@ -44,7 +47,7 @@ class Share:
         return int(self.value * card)
 
     def __str__(self) -> str:
-        return format_percent(self.value)
+        return f"{_decimal(self.value * 100, 9)}%"
 
 
 @dataclass(frozen=True)
@@ -59,24 +62,29 @@ class Amount:
         return self.value
 
     def __str__(self) -> str:
-        return format_bytes(self.value)
+        for unit in ("Gi", "Mi", "Ki"):
+            if self.value % _UNITS[unit] == 0 and (unit != "Gi" or self.value):
+                return f"{self.value // _UNITS[unit]}{unit}"
+        return str(self.value)
 
 
 Budget = Share | Amount
 
 
 def parse_amount(text: str | int) -> int:
-    """Bytes of a Kubernetes memory quantity. Raises QuantityError."""
+    """Bytes of a Kubernetes memory quantity, a fraction of a byte cut off. Raises QuantityError."""
+    if isinstance(text, bool):
+        raise QuantityError(f"{text} is not an amount of memory such as 62Gi or 1600Mi")
     if isinstance(text, int):
         if text <= 0:
-            raise QuantityError(f"{text} must be above 0")
+            raise QuantityError(f"{_shown(text)} must be above 0")
         return text
     match = _AMOUNT.fullmatch(text)
     if match is None:
         raise QuantityError(_unreadable(text, "an amount of memory such as 62Gi or 1600Mi"))
     number = Fraction(match[1]) * _UNITS[match[2] or ""]
     if number < 1:
-        raise QuantityError(f"{text!r} must be above 0")
+        raise QuantityError(f"{_shown(text)} must be above 0")
     return int(number)
 
 
@@ -87,9 +95,9 @@ def parse_percent(text: str) -> Fraction:
         raise QuantityError(_unreadable(text, "a percentage such as 78% or 33.5%"))
     value = Fraction(match[1]) / 100
     if value <= 0:
-        raise QuantityError(f"{text!r} must be above 0%")
+        raise QuantityError(f"{_shown(text)} must be above 0%")
     if value > 1:
-        raise QuantityError(f"{text!r} is more than a whole card; at most 100% can be asked for")
+        raise QuantityError(f"{_shown(text)} is more than a whole card; at most 100% can be asked for")
     return value
 
 
@@ -100,27 +108,69 @@ def parse_budget(text: str | int) -> Budget:
     return Amount(parse_amount(text))
 
 
-def format_percent(value: Fraction) -> str:
-    """`78%`, `33.5%`; at most two decimals, and never rounded to a whole that it is not."""
-    hundredths = value * 10000
-    if hundredths.denominator == 1:
-        return f"{int(hundredths) / 100:.10g}%"
-    return f"{float(value * 100):.4g}%"
+def format_percent(value: Fraction, unlike: Fraction | None = None) -> str:
+    """`78%`, `33.5%`, `94.0049%`: exact up to four decimals, otherwise as short as it can be without misleading.
+
+    A share is never rounded to a whole percentage that it is not, nor to the text of `unlike`, the share it is compared
+    with: an excess of a billionth prints as `100.0000001%`, not as `100% of 100%`.
+    """
+    percent = value * 100
+    if 10**4 % percent.denominator == 0:
+        return f"{_decimal(percent, 4)}%"
+    for digits in range(2, 19):
+        rounded = round(percent * 10**digits)
+        if rounded % 10**digits and (unlike is None or rounded != unlike * 100 * 10**digits):
+            break
+    return f"{_decimal(percent, digits)}%"
 
 
-def format_bytes(value: int) -> str:
-    """Kubernetes units: exact `Gi` or `Mi` where it is exact, otherwise one or two decimals of the bigger unit."""
+def format_bytes(value: int, unlike: int | None = None) -> str:
+    """Kubernetes units: exact `Gi`, `Mi` or `Ki` where short, otherwise one decimal of the bigger unit.
+
+    Where that would read the same as `unlike`, the amount it is compared with, it is exact instead.
+    """
+    text = _short_bytes(value)
+    if unlike is None or unlike == value or text != _short_bytes(unlike):
+        return text
+    for unit in ("Mi", "Ki"):
+        if value % _UNITS[unit] == 0:
+            return f"{value // _UNITS[unit]}{unit}"
+    return str(value)
+
+
+def _short_bytes(value: int) -> str:
     if value % GIB == 0 and value:
         return f"{value // GIB}Gi"
     if value % MIB == 0 and value < 10 * GIB:
         return f"{value // MIB}Mi"
-    if value >= GIB:
-        return f"{value / GIB:.1f}Gi"
-    return f"{value / MIB:.1f}Mi"
+    for unit in ("Ti", "Gi", "Mi", "Ki"):
+        if value >= _UNITS[unit] and (unit != "Ti" or value >= 10 * _UNITS[unit]):
+            return f"{_decimal(Fraction(value, _UNITS[unit]), 1, keep=1)}{unit}"
+    return str(value)
+
+
+def _decimal(value: Fraction, digits: int, keep: int = 0) -> str:
+    """Decimal text, rounded to `digits` decimals, trailing zeros off but for `keep`. No float is involved."""
+    scaled = round(abs(value) * 10**digits)
+    whole, part = divmod(scaled, 10**digits)
+    decimals = f"{part:0{digits}d}".rstrip("0").ljust(keep, "0")
+    sign = "-" if value < 0 and scaled else ""
+    return f"{sign}{whole}.{decimals}" if decimals else f"{sign}{whole}"
 
 
 def _unreadable(text: str, wanted: str) -> str:
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]+)\s*", text)
+    match = re.fullmatch(r"\s*([0-9.]{1,20})\s*([A-Za-z]{1,5})\s*", text)
     if match and match[2] in _WRONG_UNITS:
-        return f"{text!r} is not a Kubernetes quantity; write {match[1]}{_WRONG_UNITS[match[2]]}"
-    return f"{text!r} is not {wanted}"
+        unit = _WRONG_UNITS[match[2]]
+        binary = "" if unit.endswith("i") else f", or {match[1]}{unit.upper()}i for powers of 1024"
+        return f"{_shown(text)} is not a Kubernetes quantity; write {match[1]}{unit}{binary}"
+    return f"{_shown(text)} is not {wanted}"
+
+
+def _shown(text: str | int) -> str:
+    """As Python would show it, cut where nobody would read on."""
+    try:
+        shown = repr(text)
+    except ValueError:
+        return "a number of thousands of digits"
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 1]}…"

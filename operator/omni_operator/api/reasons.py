@@ -49,6 +49,7 @@ class Reason(StrEnum):
     CARD_MISSING = "CardMissing"
     SLOT_SKIPPED = "SlotSkipped"
     SLOT_MISMATCH = "SlotMismatch"
+    DEVICE_COUNT_MISMATCH = "DeviceCountMismatch"
     PROCESS_SPLIT = "ProcessSplit"
     NAMES_COLLIDE = "NamesCollide"
     RESERVED_VARIABLE = "ReservedVariable"
@@ -57,16 +58,20 @@ class Reason(StrEnum):
     BUDGET_MISSING = "BudgetMissing"
     BUDGET_EXCEEDED = "BudgetExceeded"
     BUDGET_INVALID = "BudgetInvalid"
+    BUDGET_UNKNOWN = "BudgetUnknown"
     KV_CACHE_EXCEEDED = "KVCacheExceeded"
     LAYOUT_UNSUPPORTED = "LayoutUnsupported"
     SHARING_UNSUPPORTED = "SharingUnsupported"
     TOO_MANY_CLIENTS = "TooManyClients"
     TOO_MANY_SLOTS = "TooManySlots"
+    SHARED_REQUEST_LIMIT = "SharedRequestLimit"
 
     # It fits, but.
     NO_HEADROOM = "NoHeadroom"
     CARD_SIZE_SUSPECT = "CardSizeSuspect"
     SHARE_NOT_ENFORCED = "ShareNotEnforced"
+    BUDGET_TIGHT = "BudgetTight"
+    COPIES_UNCAPPED = "CopiesUncapped"
 
     # The cluster says no.
     NAME_TAKEN = "NameTaken"

@@ -6,12 +6,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from omni_operator.api.quantities import Budget
+from omni_operator.api.quantities import Amount, Budget, Share
 from omni_operator.api.reasons import Reason
-from omni_operator.api.v1alpha1 import Placement, SharingBackend, SharingStrategy
 from omni_operator.catalogue import Card
+
+if TYPE_CHECKING:
+    from omni_operator.api.v1alpha1 import Placement, SharingBackend, SharingStrategy
+
+
+def _default(kind: str, member: str) -> Any:
+    """A member of one of the resource's enumerations, imported late: planning does not need the pydantic models, and
+    importing them takes longer than all else that `kubectl omni plan` does."""
+    from omni_operator.api import v1alpha1
+
+    return getattr(v1alpha1, kind)(member)
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,10 @@ class Stage:
     kv_cache: int | None = None
     """Bytes of the budget that the KV cache takes on each slot."""
     copies: int = 1
-    """How many times the stage runs on its slots within one replica."""
+    """How many times the stage runs within one replica, each with the whole budget. On the same slots, unless there are
+    `copies` times as many slots as ranks: then each copy has slots of its own."""
+    ranks: int | None = None
+    """Tensor-parallel size, where it was said; otherwise the number of slots."""
     compute_percentage: int | None = None
     start_order: int | None = None
     startup_timeout: int = 1800
@@ -37,6 +51,36 @@ class Stage:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     path: str = "spec.stages"
     """Where a user changes it, for messages."""
+    gpu_processes: int = 1
+    """How many processes of one copy open each of its GPUs: MPS limits each of them by itself."""
+    keeps_share: bool = True
+    """False where its engine is known to take what it likes, as the diffusion stages of vLLM-Omni do."""
+
+    @property
+    def copies_per_slot(self) -> int:
+        """How many copies meet on each of its slots."""
+        spread = self.ranks is not None and self.copies > 1 and len(self.slots) == self.ranks * self.copies
+        return 1 if spread else self.copies
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Something else that takes memory of a slot's card: another tenant, or a process that declares no share."""
+
+    name: str
+    slot: int
+    footprint: Budget | None = None
+    """What it takes; None where nobody knows."""
+
+
+@dataclass(frozen=True)
+class DevicePlugin:
+    """What the device plugin's nodes are like, as far as it is known."""
+
+    replicas: int | None = None
+    """Into how many the plugin divides each GPU (`sharing.mps.replicas` or `sharing.timeSlicing.replicas`)."""
+    one_gpu_nodes: bool = False
+    """Whether every node has one GPU only, so that two pods of a node are sure to meet on it."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +94,41 @@ class Layout:
     """The card that shares are planned on: no slot gets a smaller one."""
     limit: Fraction = Fraction(1)
     """How much of each card may be given away."""
-    strategy: SharingStrategy = SharingStrategy.MPS
-    backend: SharingBackend = SharingBackend.DRA
+    strategy: SharingStrategy = field(default_factory=lambda: _default("SharingStrategy", "MPS"))
+    backend: SharingBackend = field(default_factory=lambda: _default("SharingBackend", "DRA"))
     multi_user: bool = False
-    placement: Placement = Placement.SAME_NODE
+    placement: Placement = field(default_factory=lambda: _default("Placement", "SameNode"))
     process_local_edges: tuple[tuple[str, str], ...] = ()
     apart: tuple[tuple[str, str], ...] = ()
     """Pairs of stages that may not share a GPU."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """What others hold of the cards."""
+    device_plugin: DevicePlugin = DevicePlugin()
 
     @property
+    def mps(self) -> bool:
+        """Whether shared slots are under NVIDIA MPS."""
+        return self.strategy == "MPS"
+
+    @property
+    def unshared(self) -> bool:
+        """Whether a slot may have one process only."""
+        return self.strategy == "None"
+
+    @property
+    def on_device_plugin(self) -> bool:
+        """Whether GPUs are asked for through NVIDIA's device plugin instead of DRA."""
+        return self.backend == "DevicePlugin"
+
+    @cached_property
     def slots(self) -> tuple[int, ...]:
         """All slots in use, rising."""
         return tuple(sorted({slot for stage in self.stages for slot in stage.slots}))
+
+    @cached_property
+    def uses(self) -> Mapping[int, SlotUse]:
+        """What is asked for of each slot, rising."""
+        return {slot: SlotUse(self, slot) for slot in self.slots}
 
     def on_slot(self, slot: int) -> tuple[Stage, ...]:
         """Stages that use a slot, in pipeline order."""
@@ -113,34 +180,37 @@ Problems = Iterator[Problem]
 
 
 def refused(problems: tuple[Problem, ...]) -> bool:
-    """Whether the verdict is no."""
+    """Whether the verdict is no, or not yes: an open question stops a start too."""
     return any(problem.severity is not Severity.WARNING for problem in problems)
 
 
 class SlotUse:
-    """What the stages of one slot ask for together, exact: `Fraction` of bytes, so that rounding decides nothing."""
+    """What the stages of one slot ask for together, exact: fractions of the card, so that rounding decides nothing."""
 
     def __init__(self, layout: Layout, slot: int) -> None:
         self.slot = slot
         self.stages = layout.on_slot(slot)
+        self.neighbours = tuple(neighbour for neighbour in layout.neighbours if neighbour.slot == slot)
         self.card = layout.card
 
     def share_of(self, stage: Stage) -> Fraction | None:
         """The stage's share of the card, all copies; None where it has no budget, or an amount on an unknown card."""
-        value = getattr(stage.budget, "value", None)
-        if value is None:
-            return None
-        if isinstance(value, Fraction):
-            return value * stage.copies
-        return None if self.card is None else Fraction(value * stage.copies, self.card.memory)
+        share = self._share(stage.budget)
+        return None if share is None else share * stage.copies_per_slot
 
-    @property
+    @cached_property
     def shares(self) -> Mapping[str, Fraction]:
-        """Known shares by stage, biggest first, ties in pipeline order."""
-        known = [(stage.name, share) for stage in self.stages if (share := self.share_of(stage)) is not None]
-        return dict(sorted(known, key=lambda row: -row[1]))
+        """Known shares by stage and neighbour, biggest first, ties in pipeline order."""
+        known: dict[str, Fraction] = {}
+        for stage in self.stages:
+            if (share := self.share_of(stage)) is not None:
+                known[stage.name] = share
+        for neighbour in self.neighbours:
+            if (share := self._share(neighbour.footprint)) is not None:
+                known[neighbour.name] = known.get(neighbour.name, Fraction(0)) + share
+        return dict(sorted(known.items(), key=lambda row: -row[1]))
 
-    @property
+    @cached_property
     def total(self) -> Fraction:
         """Sum of the known shares; above 1 it exceeds the whole card."""
         return sum(self.shares.values(), Fraction(0))
@@ -149,3 +219,23 @@ class SlotUse:
     def without_budget(self) -> tuple[Stage, ...]:
         """Stages of the slot that declare nothing."""
         return tuple(stage for stage in self.stages if stage.budget is None)
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """Processes of the slot, in pipeline order."""
+        return tuple(dict.fromkeys(stage.process for stage in self.stages))
+
+    @property
+    def clients(self) -> int:
+        """Processes that open the GPU, copies too. Stages of one process are one client."""
+        return sum(
+            max(stage.copies_per_slot * stage.gpu_processes for stage in self.stages if stage.process == process)
+            for process in self.processes
+        )
+
+    def _share(self, budget: Budget | None) -> Fraction | None:
+        if isinstance(budget, Share):
+            return budget.value
+        if isinstance(budget, Amount) and self.card is not None:
+            return Fraction(budget.value, self.card.memory)
+        return None

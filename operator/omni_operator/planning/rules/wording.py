@@ -1,0 +1,43 @@
+"""Words that several rules share. Numbers are formatted so that what differs never reads the same."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from omni_operator.api.quantities import format_bytes, format_percent
+from omni_operator.planning.layout import Layout, SlotUse, Stage
+
+STAGES_A_MESSAGE_NAMES = 6
+
+
+def listed(use: SlotUse) -> str:
+    """`thinker 78%, talker_ar 10%`, biggest first, the tail counted."""
+    shares = [f"{name} {format_percent(share)}" for name, share in use.shares.items()]
+    hidden = len(shares) - STAGES_A_MESSAGE_NAMES
+    if hidden > 1:
+        shares = [*shares[:STAGES_A_MESSAGE_NAMES], f"{hidden} more"]
+    return ", ".join(shares)
+
+
+def others(use: SlotUse, stage: Stage) -> str:
+    """Who else is on the slot."""
+    return ", ".join(
+        [other.name for other in use.stages if other is not stage] + [neighbour.name for neighbour in use.neighbours]
+    )
+
+
+def bytes_needed(share: Fraction, layout: Layout) -> int | None:
+    """Bytes of a share of the planned card, rounded up; None where no card is known."""
+    return None if layout.card is None else math.ceil(share * layout.card.memory)
+
+
+def bytes_available(share: Fraction, layout: Layout) -> int | None:
+    """Bytes of a share of the planned card, rounded down; None where no card is known."""
+    return None if layout.card is None else math.floor(share * layout.card.memory)
+
+
+def quantity(share: Fraction, layout: Layout) -> str:
+    """`4% (about 3.2Gi)`."""
+    amount = bytes_needed(share, layout)
+    return format_percent(share) + (f" (about {format_bytes(amount)})" if amount else "")

@@ -1,29 +1,33 @@
-"""Catalogue and overrides → one layout. What cannot be resolved is a problem with the path of the field to change."""
+"""Catalogue and overrides → one layout. What cannot be resolved is a problem with the path of the field to change.
+
+All that is wrong is said at once, as far as one thing can be judged without another. `spec` is only read: nothing that
+is resolved here is ever written back.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from omni_operator.api.quantities import GIB, Budget, QuantityError, parse_amount, parse_budget, parse_percent
+from omni_operator.api.quantities import GIB, MIB, Budget, QuantityError, parse_amount, parse_budget, parse_percent
 from omni_operator.api.reasons import Reason
-from omni_operator.api.v1alpha1 import (
-    GpusSpec,
-    OmniModelSpec,
-    Placement,
-    SharingBackend,
-    SharingSpec,
-    SharingStrategy,
-    StageSpec,
-)
 from omni_operator.catalogue import Card, Pipeline, StageDefault, Variant, cards, known_models, pipelines
 from omni_operator.planning.layout import Layout, Problem, Severity, Stage
 
+if TYPE_CHECKING:
+    from omni_operator.api.v1alpha1 import GpusSpec, ModelSource, OmniModelSpec, StageSpec
+
 DEFAULT_STARTUP_TIMEOUT = 1800
 """Seconds. A 30 B model needs more than 300 s to load from a cold disk; half an hour is vLLM-Omni's own init limit."""
+MIG_DEVICE_CLASS = "mig.nvidia.com"
+"""Device class of NVIDIA's DRA driver for MIG slices."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,67 +39,97 @@ class Resolution:
 
 
 class _Unresolved(Exception):
-    """Ends resolving; carries the problem."""
+    """Ends one part of resolving; carries its problem."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
         self.problem = problem
 
 
+class _Problems:
+    """Collects what is wrong, so that one mistake does not hide the next."""
+
+    def __init__(self) -> None:
+        self.found: list[Problem] = []
+        self.fatal = False
+
+    def attempt(self, part: Callable[..., T], *arguments: Any, field: str = "spec") -> T | None:
+        """The part's value, or None after noting why there is none."""
+        try:
+            return part(*arguments)
+        except _Unresolved as unresolved:
+            self.found.append(unresolved.problem)
+        except QuantityError as error:
+            self.found.append(Problem(Reason.INVALID_SPEC, f"{field}: {error}.", field))
+        self.fatal = True
+        return None
+
+
 def resolve(spec: OmniModelSpec) -> Resolution:
     """The layout of one pipeline replica of `spec`."""
-    try:
-        pipeline, variant = _pipeline_of(spec)
-        gpus = spec.gpus or GpusSpec()
-        card, warnings = _card_of(gpus)
-        stages = _stages_of(spec, pipeline, variant)
-        sharing = gpus.sharing or SharingSpec()
-        layout = Layout(
-            pipeline=pipeline.name,
-            variant=variant.name,
-            stages=stages,
-            card=card,
-            limit=parse_percent(gpus.max_share) if gpus.max_share else Fraction(1),
-            strategy=sharing.strategy or SharingStrategy.AUTO,
-            backend=sharing.backend or SharingBackend.AUTO,
-            multi_user=bool(sharing.multi_user),
-            placement=gpus.placement or Placement.SAME_NODE,
-            process_local_edges=variant.process_local_edges,
-            apart=variant.apart,
-        )
-        return Resolution(_with_concrete_sharing(layout), tuple(warnings))
-    except _Unresolved as unresolved:
-        return Resolution(None, (unresolved.problem,))
-    except QuantityError as error:
-        return Resolution(None, (Problem(Reason.INVALID_SPEC, f"spec: {error}."),))
+    problems = _Problems()
+    gpus = spec.gpus
+    card = problems.attempt(_card_of, gpus, field="spec.gpus.memory") if gpus else None
+    if gpus is not None and card is not None:
+        problems.found += _suspect_size(gpus, card)
+    limit = Fraction(1)
+    if gpus is not None and gpus.max_share:
+        limit = problems.attempt(parse_percent, gpus.max_share, field="spec.gpus.maxShare") or limit
+    chosen = problems.attempt(_pipeline_of, spec.model)
+    stages = _stages_of(spec, *chosen, problems) if chosen else ()
+    if chosen is None or problems.fatal:
+        return Resolution(None, tuple(problems.found))
+    pipeline, variant = chosen
+    layout = Layout(
+        pipeline=pipeline.name,
+        variant=variant.name,
+        stages=stages,
+        card=card,
+        limit=limit,
+        strategy=_member("SharingStrategy", (gpus and gpus.sharing and gpus.sharing.strategy) or "Auto"),
+        backend=_member("SharingBackend", (gpus and gpus.sharing and gpus.sharing.backend) or "Auto"),
+        multi_user=bool(gpus and gpus.sharing and gpus.sharing.multi_user),
+        placement=_member("Placement", (gpus and gpus.placement) or "SameNode"),
+        process_local_edges=variant.process_local_edges,
+        apart=variant.apart,
+    )
+    return Resolution(_with_concrete_sharing(layout), tuple(problems.found))
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of `1h30m`, `45m`, `90s`."""
-    parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
-    if parts is None:
+    """Seconds of `1h30m`, `45m`, `90s`. Raises QuantityError."""
+    parts = re.fullmatch(r"(?:(\d{1,4})h)?(?:(\d{1,5})m)?(?:(\d{1,6})s)?", text)
+    if parts is None or not text:
         raise QuantityError(f"{text!r} is not a duration such as 45m or 1h30m")
     hours, minutes, seconds = (int(part or 0) for part in parts.groups())
     return hours * 3600 + minutes * 60 + seconds
 
 
+def _member(kind: str, text: str) -> Any:
+    """A member of one of the resource's enumerations. Where a spec was read without the pydantic models, its text, to
+    which the member is equal: importing them takes longer than everything else that the command line does."""
+    models = sys.modules.get("omni_operator.api.v1alpha1")
+    return text if models is None else getattr(models, kind)(text)
+
+
 def _with_concrete_sharing(layout: Layout) -> Layout:
     """Auto becomes MPS where a slot is shared by several processes, otherwise None."""
-    strategy = layout.strategy
-    if strategy is SharingStrategy.AUTO:
-        strategy = SharingStrategy.MPS if layout.shared_slots() else SharingStrategy.NONE
-    backend = SharingBackend.DRA if layout.backend is SharingBackend.AUTO else layout.backend
+    strategy, backend = layout.strategy, layout.backend
+    if strategy == "Auto":
+        strategy = _member("SharingStrategy", "MPS" if layout.shared_slots() else "None")
+    if backend == "Auto":
+        backend = _member("SharingBackend", "DRA")
     return replace(layout, strategy=strategy, backend=backend)
 
 
-def _pipeline_of(spec: OmniModelSpec) -> tuple[Pipeline, Variant]:
-    known = known_models().get(spec.model.id.lower())
-    name = spec.model.pipeline or (known.pipeline if known else None)
+def _pipeline_of(model: ModelSource) -> tuple[Pipeline, Variant]:
+    known = known_models().get(model.id.lower())
+    name = model.pipeline or (known.pipeline if known else None)
     if name is None:
         raise _Unresolved(
             Problem(
                 Reason.UNKNOWN_PIPELINE,
-                f"The catalogue does not know which pipeline serves {spec.model.id!r}.",
+                f"The catalogue does not know which pipeline serves {model.id!r}.",
                 "spec.model.pipeline",
                 remedy=f"Set spec.model.pipeline to one of: {', '.join(pipelines())}.",
             )
@@ -110,7 +144,7 @@ def _pipeline_of(spec: OmniModelSpec) -> tuple[Pipeline, Variant]:
                 remedy=_suggestion(name, pipelines()),
             )
         )
-    wanted = spec.model.variant or (known.variant if known and known.pipeline == name else None)
+    wanted = model.variant or (known.variant if known and known.pipeline == name else None)
     variant = pipeline.variants.get(wanted or pipeline.default_variant)
     if variant is None:
         raise _Unresolved(
@@ -124,12 +158,21 @@ def _pipeline_of(spec: OmniModelSpec) -> tuple[Pipeline, Variant]:
     return pipeline, variant
 
 
-def _card_of(gpus: GpusSpec) -> tuple[Card | None, list[Problem]]:
+def _card_of(gpus: GpusSpec) -> Card | None:
+    """The card that shares are planned on; None where neither its name nor its memory is given."""
+    if gpus.memory is not None and gpus.card is not None:
+        raise _Unresolved(
+            Problem(
+                Reason.INVALID_SPEC,
+                "spec.gpus has both card and memory, which say the same thing twice.",
+                "spec.gpus",
+                remedy="Keep one of them.",
+            )
+        )
     if gpus.memory is not None:
-        memory = parse_amount(gpus.memory)
-        return Card(gpus.memory, memory), list(_suspect_size(gpus.memory, memory))
+        return Card(gpus.memory, parse_amount(gpus.memory))
     if gpus.card is None:
-        return None, []
+        return None
     card = cards().get(gpus.card)
     if card is None:
         raise _Unresolved(
@@ -140,80 +183,112 @@ def _card_of(gpus: GpusSpec) -> tuple[Card | None, list[Problem]]:
                 remedy=_suggestion(gpus.card, cards()) + " Or give its size as spec.gpus.memory.",
             )
         )
-    return card, []
+    return card
 
 
-def _suspect_size(text: str, memory: int) -> Iterable[Problem]:
+def _suspect_size(gpus: GpusSpec, card: Card) -> Iterable[Problem]:
+    if gpus.memory is not None:
+        yield from _marketing_size(gpus.memory, card.memory)
+    elif _asks_for_slices(gpus) and "mig" not in card.name:
+        yield Problem(
+            Reason.CARD_SIZE_SUSPECT,
+            f"The GPUs asked for are MIG slices, but shares would be planned on a whole {card.product or card.name}.",
+            "spec.gpus.card",
+            remedy="Give the memory of one slice as spec.gpus.memory, as nvidia-smi reports it, such as 20096Mi.",
+        )
+
+
+def _asks_for_slices(gpus: GpusSpec) -> bool:
+    """A MIG slice has the product name of its card and only a part of its memory."""
+    if gpus.device_class_name == MIG_DEVICE_CLASS:
+        return True
+    return re.search(r"\bmig\b|[0-9]g\.[0-9]+gb", gpus.selector or "", re.IGNORECASE) is not None
+
+
+def _marketing_size(text: str, memory: int) -> Iterable[Problem]:
     """A card sold as 80 GB has 79.6 GiB: `memory: 80Gi` would match none of them."""
-    sold = [card for card in cards().values() if memory in (card.sold_as * GIB, card.sold_as * 10**9)]
+    sold = [card for card in cards().values() if card.sold_as and memory in (card.sold_as * GIB, card.sold_as * 10**9)]
     short = [card for card in sold if card.memory < memory]
     if short:
         card = short[0]
         yield Problem(
             Reason.CARD_SIZE_SUSPECT,
-            f"No {card.product} has {text}: it reports {card.memory // 2**20}Mi.",
+            f"No {card.product} has {text}: it reports {card.memory // MIB}Mi.",
             "spec.gpus.memory",
             Severity.WARNING,
-            remedy=f"Write memory: {card.memory // 2**20}Mi, or card: {card.name}.",
+            remedy=f"Write memory: {card.memory // MIB}Mi, or card: {card.name}.",
         )
 
 
-def _stages_of(spec: OmniModelSpec, pipeline: Pipeline, variant: Variant) -> tuple[Stage, ...]:
-    overrides = {stage.name: (i, stage) for i, stage in enumerate(spec.stages or [])}
-    names = {stage.name for stage in variant.stages}
-    for name, (i, _) in overrides.items():
-        if name not in names:
-            raise _Unresolved(
-                Problem(
-                    Reason.UNKNOWN_STAGE,
-                    f"{pipeline.name}/{variant.name} has no stage {name!r}.",
-                    f"spec.stages[{i}].name",
-                    remedy=_suggestion(name, [stage.name for stage in variant.stages]),
-                )
-            )
-    timeout = parse_duration(spec.startup_timeout) if spec.startup_timeout else DEFAULT_STARTUP_TIMEOUT
+def _stages_of(spec: OmniModelSpec, pipeline: Pipeline, variant: Variant, problems: _Problems) -> tuple[Stage, ...]:
+    overrides: dict[str, tuple[str, StageSpec]] = {}
+    names = [stage.name for stage in variant.stages]
+    for i, override in enumerate(spec.stages or ()):
+        problems.attempt(
+            _known_once, override.name, f"spec.stages[{i}]", overrides, names, f"{pipeline.name}/{variant.name}"
+        )
+        overrides[override.name] = (f"spec.stages[{i}]", override)
+    timeout = DEFAULT_STARTUP_TIMEOUT
+    if spec.startup_timeout:
+        timeout = problems.attempt(parse_duration, spec.startup_timeout, field="spec.startupTimeout") or timeout
     local = {name for edge in variant.process_local_edges for name in edge}
-    return tuple(
-        _stage(
-            default, overrides.get(default.name), default.process if default.name in local else default.name, timeout
+    stages = []
+    for default in variant.stages:
+        process = default.process if default.name in local else default.name
+        stages.append(_stage(default, overrides.get(default.name), process, timeout, problems))
+    return tuple(stages)
+
+
+def _known_once(name: str, path: str, seen: Iterable[str], names: Sequence[str], where: str) -> None:
+    if name not in names:
+        raise _Unresolved(
+            Problem(
+                Reason.UNKNOWN_STAGE,
+                f"{where} has no stage {name!r}.",
+                f"{path}.name",
+                remedy=_suggestion(name, names),
+            )
         )
-        for default in variant.stages
-    )
+    if name in seen:
+        raise _Unresolved(
+            Problem(
+                Reason.INVALID_SPEC,
+                f"Stage {name} is listed twice.",
+                f"{path}.name",
+                stages=(name,),
+                remedy="Keep one of the two.",
+            )
+        )
 
 
-def _stage(default: StageDefault, found: tuple[int, StageSpec] | None, process: str, timeout: int) -> Stage:
+def _stage(
+    default: StageDefault, found: tuple[str, StageSpec] | None, process: str, timeout: int, problems: _Problems
+) -> Stage:
     if found is None:
         path = f"spec.stages[name={default.name}]"
         return Stage(
             default.name, process, default.slots, default.budget, default.engine, startup_timeout=timeout, path=path
         )
-    index, override = found
-    path = f"spec.stages[{index}]"
+    path, override = found
+
+    def read(parse: Callable[[Any], T], value: Any, field: str) -> T | None:
+        return None if value is None else problems.attempt(parse, value, field=f"{path}.{field}")
+
     slots = default.slots if override.gpus is None else tuple(override.gpus)
-    ranks = override.tensor_parallel_size
-    if ranks is not None and ranks != max(1, len(slots)):
-        raise _Unresolved(
-            Problem(
-                Reason.SLOT_MISMATCH,
-                f"Stage {default.name} is split over {ranks} ranks but has {len(slots)} gpus.",
-                f"{path}.tensorParallelSize",
-                stages=(default.name,),
-                remedy=f"List {ranks} gpus, or set tensorParallelSize to {len(slots)}.",
-            )
-        )
     budget: Budget | None = default.budget if slots else None
     if override.gpu_memory is not None:
-        budget = parse_budget(override.gpu_memory)
+        budget = read(parse_budget, override.gpu_memory, "gpuMemory")
     return Stage(
         name=default.name,
         process=override.process or process,
         slots=slots,
         budget=budget,
         engine=default.engine,
-        kv_cache=parse_amount(override.kv_cache) if override.kv_cache else None,
+        kv_cache=read(parse_amount, override.kv_cache, "kvCache"),
+        ranks=override.tensor_parallel_size,
         compute_percentage=override.compute_percentage,
         start_order=override.start_order,
-        startup_timeout=parse_duration(override.startup_timeout) if override.startup_timeout else timeout,
+        startup_timeout=read(parse_duration, override.startup_timeout, "startupTimeout") or timeout,
         engine_args=override.engine_args or {},
         path=path,
     )

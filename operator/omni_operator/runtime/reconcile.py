@@ -6,38 +6,24 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from pydantic import ValidationError
 
-from omni_operator.api.reasons import ConditionType, Reason
-from omni_operator.api.v1alpha1 import Condition, OmniModelSpec, OmniModelStatus
+from omni_operator.api.reasons import ConditionType
+from omni_operator.api.v1alpha1 import Condition, OmniModelStatus
 from omni_operator.kube.apply import carry_out, write_status
 from omni_operator.kube.client import Client, KubeError, Manifest
 from omni_operator.kube.events import EventType, emit
 from omni_operator.kube.observe import Snapshot, observe
-from omni_operator.planning.budget import check, check_names
-from omni_operator.planning.conditions import Subject, refused_status, status, with_write_failure
-from omni_operator.planning.layout import Layout, Problem, refused
-from omni_operator.planning.resolve import resolve
-from omni_operator.planning.rollout import Rendered, Step, next_step
-from omni_operator.planning.targets import ReplicaTarget, replica_target
-from omni_operator.rendering import Owner, Settings, endpoint_port, render
+from omni_operator.planning.conditions import refused_status, status, with_write_failure
+from omni_operator.planning.layout import Problem
+from omni_operator.planning.rollout import Step, next_step
+from omni_operator.rendering import Settings
+from omni_operator.rendering.plan import Plan, plan_for, subject_of
 
 log = logging.getLogger("omni_operator")
 
 Clock = Callable[[], datetime]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What an accepted declaration comes to."""
-
-    layout: Layout
-    problems: tuple[Problem, ...]
-    targets: tuple[ReplicaTarget, ...]
-    rendered: Rendered
-    subject: Subject
 
 
 @dataclass(frozen=True)
@@ -63,7 +49,7 @@ async def reconcile(client: Client, namespace: str, name: str, settings: Setting
     previous = _previous_status(snapshot.model)
     plan = plan_for(snapshot.model, settings)
     if not isinstance(plan, Plan):
-        subject = _subject(snapshot.model, None)
+        subject = subject_of(snapshot.model, None)
         wanted = refused_status(subject, plan, snapshot.observed, previous, clock())
         return await _finish(client, snapshot, previous, wanted, Step(), (), clock)
     step = next_step(plan.targets, plan.rendered, snapshot.observed)
@@ -74,26 +60,6 @@ async def reconcile(client: Client, namespace: str, name: str, settings: Setting
     for problem in problems[:1]:
         wanted = with_write_failure(wanted, problem, previous, plan.subject.generation, clock())
     return await _finish(client, snapshot, previous, wanted, step, problems, clock)
-
-
-def plan_for(model: Manifest, settings: Settings) -> Plan | tuple[Problem, ...]:
-    """The whole plan of an OmniModel as the API has it, or the problems for which it is refused. Pure."""
-    try:
-        spec = OmniModelSpec.model_validate(model["spec"])
-    except ValidationError as error:
-        return tuple(_invalid(error))
-    meta = model["metadata"]
-    resolution = resolve(spec)
-    if resolution.layout is None:
-        return resolution.problems
-    layout = resolution.layout
-    problems = (*check(layout), *check_names(meta["name"], layout), *resolution.problems)
-    if refused(problems):
-        return problems
-    subject = _subject(model, spec)
-    targets = tuple(replica_target(meta["name"], layout, index) for index in range(subject.replicas))
-    owner = Owner(meta["name"], meta["namespace"], meta["uid"], meta["generation"])
-    return Plan(layout, problems, targets, render(owner, spec, layout, settings, targets), subject)
 
 
 async def _finish(
@@ -133,30 +99,3 @@ def _previous_status(model: Manifest) -> OmniModelStatus:
         return OmniModelStatus.model_validate(model.get("status") or {})
     except ValidationError:
         return OmniModelStatus()
-
-
-def _subject(model: Manifest, spec: OmniModelSpec | None) -> Subject:
-    meta = model["metadata"]
-    replicas = 1 if spec is None or spec.replicas is None else spec.replicas
-    port = endpoint_port(spec) if spec is not None else 0
-    return Subject(meta["name"], meta["namespace"], meta["generation"], replicas, port)
-
-
-def _invalid(error: ValidationError) -> list[Problem]:
-    """pydantic's findings as problems with the field's path."""
-    problems: list[Problem] = []
-    for found in error.errors(include_url=False):
-        path = "spec" + "".join(_path_part(part) for part in found["loc"])
-        words = "unknown field" if found["type"] == "extra_forbidden" else _words(found)
-        remedy = "Remove it, or correct its name." if found["type"] == "extra_forbidden" else ""
-        problems.append(Problem(Reason.INVALID_SPEC, f"{path}: {words}.", path, remedy=remedy))
-    return problems
-
-
-def _path_part(part: Any) -> str:
-    return f"[{part}]" if isinstance(part, int) else f".{part}"
-
-
-def _words(found: Any) -> str:
-    text = str(found["msg"])
-    return text.removeprefix("Value error, ").rstrip(".")

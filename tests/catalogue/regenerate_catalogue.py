@@ -2,8 +2,8 @@
 
     python tests/catalogue/regenerate_catalogue.py [--check]
 
-Runs in the environment of `tests/contract/requirements.txt`, which needs neither torch nor a GPU. Nothing of the operator
-is imported, and the operator imports nothing of upstream: the data file is all that passes between them.
+Runs in the environment of `tests/contract/requirements.txt`, which needs neither torch nor a GPU. Nothing of the
+operator is imported, and the operator imports nothing of upstream: the data file is all that passes between them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def pipeline(module: Any) -> dict[str, Any]:
     classes = dict(variant_classes(module))
     entry = next(name for name, found in classes.items() if found is module.EntryClass)
     return {
-        "architectures": [name for name in (module.EntryClass.architecture, *module.EntryClass.architecture_aliases)],
+        "architectures": [module.EntryClass.architecture, *module.EntryClass.architecture_aliases],
         "defaultVariant": entry,
         "variants": {name: variant(found) for name, found in classes.items()},
     }
@@ -94,7 +94,12 @@ def variant(cls: Any) -> dict[str, Any]:
 def stage(found: Any) -> dict[str, Any]:
     """One stage. Slots are a list, empty on the CPU; shares are decimal percents, so that no float is carried over."""
     gpus = found.gpu if isinstance(found.gpu, list) else [] if found.gpu is None else [found.gpu]
-    row: dict[str, Any] = {"name": found.name, "process": found.process, "slots": gpus, "engine": type(found).engine_stage}
+    row: dict[str, Any] = {
+        "name": found.name,
+        "process": found.process,
+        "slots": gpus,
+        "engine": type(found).engine_stage,
+    }
     if found.gpu_memory_fraction is not None:
         row["share"] = f"{(Decimal(repr(found.gpu_memory_fraction)) * 100).normalize():f}%"
     if found.total_reserve_bytes is not None:
@@ -120,7 +125,9 @@ def refused_together(config: Any) -> list[list[str]]:
 def _accepted(config: Any, together: set[str]) -> bool:
     planner = importlib.import_module("sglang_omni.config.placement").StagePlacementPlanner
     moved = [found.model_copy(update={"gpu": 0}) if found.name in together else found for found in config.stages]
-    shared = [found.model_copy(update={"gpu_memory_fraction": 0.01}) if found.gpu is not None else found for found in moved]
+    shared = [
+        found.model_copy(update={"gpu_memory_fraction": 0.01}) if found.gpu is not None else found for found in moved
+    ]
     try:
         planner(config.model_copy(update={"stages": shared})).build()
     except ValueError as error:
@@ -138,7 +145,9 @@ def render(document: dict[str, Any]) -> str:
         lines += [f'   "defaultVariant": "{row["defaultVariant"]}",', '   "variants": {']
         for index, (title, found) in enumerate(row["variants"].items()):
             lines += [f'    "{title}": {{', f'     "configClass": "{found["configClass"]}",']
-            lines += [f'     "{key}": {json.dumps(found[key])},' for key in ("processLocalEdges", "apart") if key in found]
+            lines += [
+                f'     "{key}": {json.dumps(found[key])},' for key in ("processLocalEdges", "apart") if key in found
+            ]
             stages = ",\n".join(f"      {json.dumps(entry)}" for entry in found["stages"])
             lines += ['     "stages": [', stages, "     ]", "    }" + ("," if index < len(row["variants"]) - 1 else "")]
         lines += ["   }", "  }" + ("," if number < len(document["pipelines"]) - 1 else "")]

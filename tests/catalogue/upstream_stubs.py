@@ -1,8 +1,8 @@
 """Lets sglang-omni's configuration classes be imported without torch, sglang and the rest of its GPU stack.
 
-Importing a configuration class runs little code, but it names much: model classes, device mixins, HTTP clients. What is
-named and never run is replaced here by hollow modules, so that a small environment (sglang-omni without its dependencies,
-plus pydantic, msgspec, msgpack, pyzmq, PyYAML) can read every configuration in about two seconds.
+Importing a configuration class runs little code, but it names much: model classes, device mixins, HTTP clients. What
+is named and never run is replaced here by hollow modules, so that a small environment (sglang-omni without its
+dependencies, plus pydantic, msgspec, msgpack, pyzmq, PyYAML) can read every configuration in about two seconds.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class _HollowModule(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         del path, target
         if name.partition(".")[0] in HOLLOW:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)

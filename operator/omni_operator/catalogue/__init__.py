@@ -1,6 +1,27 @@
-"""What is known of pipelines, models and cards, as data files that nothing here changes."""
+"""What is known of pipelines, models and cards: data files that nothing here changes, and a model's own folder."""
 
-from omni_operator.catalogue.cards import Card, cards
+from omni_operator.catalogue.cards import Card, cards, cards_without_memory
+from omni_operator.catalogue.layouts import TestedLayout, TestedStage, layouts_for, tested_layouts
 from omni_operator.catalogue.pipelines import KnownModel, Pipeline, StageDefault, Variant, known_models, pipelines
+from omni_operator.catalogue.shapes import KvShape
+from omni_operator.catalogue.sizes import Component, ModelSize, model_sizes
 
-__all__ = ["Card", "KnownModel", "Pipeline", "StageDefault", "Variant", "cards", "known_models", "pipelines"]
+__all__ = [
+    "Card",
+    "Component",
+    "KnownModel",
+    "KvShape",
+    "ModelSize",
+    "Pipeline",
+    "StageDefault",
+    "TestedLayout",
+    "TestedStage",
+    "Variant",
+    "cards",
+    "cards_without_memory",
+    "known_models",
+    "layouts_for",
+    "model_sizes",
+    "pipelines",
+    "tested_layouts",
+]

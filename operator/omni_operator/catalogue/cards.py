@@ -23,10 +23,16 @@ class Card:
 
 @cache
 def cards() -> Mapping[str, Card]:
-    """All known cards by name, smallest first."""
-    rows = data_yaml("cards.yaml")
+    """All cards whose memory is known, by name, smallest first."""
     found = [
         Card(name, row["memoryMiB"] * MIB, row["product"], row["architecture"], row["soldAs"])
-        for name, row in rows.items()
+        for name, row in data_yaml("cards.yaml").items()
+        if row["memoryMiB"] is not None
     ]
     return {card.name: card for card in sorted(found, key=lambda c: (c.memory, c.name))}
+
+
+@cache
+def cards_without_memory() -> Mapping[str, str]:
+    """Products by name of cards that report no memory: the user must say how much there is (never 0, never endless)."""
+    return {name: row["product"] for name, row in data_yaml("cards.yaml").items() if row["memoryMiB"] is None}

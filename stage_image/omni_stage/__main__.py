@@ -11,10 +11,9 @@ import os
 import shlex
 import sys
 import time
-from pathlib import Path
 
-from omni_stage.checks import check
 from omni_stage.contract import CONFIG_PATH, ConfigError, ExitCode, PodConfig, Role
+from omni_stage.files import read_config
 from omni_stage.supervisor import endings
 from omni_stage.supervisor.answers import own_stages
 from omni_stage.supervisor.classify import Verdict
@@ -30,7 +29,7 @@ def main() -> int:
     parser.add_argument("--engine", help="for tests: the engine process's command line, instead of the real one")
     arguments = parser.parse_args()
     try:
-        config = read_config(Path(arguments.config))
+        config = read_config(arguments.config)
     except ConfigError as error:
         endings.write(Verdict(ExitCode.BAD_CONFIG, f"{arguments.config}: {error}"), time.time())
         return ExitCode.BAD_CONFIG
@@ -45,17 +44,6 @@ def main() -> int:
     if arguments.engine:
         command = shlex.split(arguments.engine)
     return Supervisor(config, status, command, dict(os.environ)).run()
-
-
-def read_config(path: Path) -> PodConfig:
-    """The checked file; raises ConfigError."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(error)) from error
-    config = PodConfig.from_json(text)
-    check(config)
-    return config
 
 
 def supervisor_port(config: PodConfig) -> int:

@@ -24,6 +24,7 @@ from e2e.cluster import (
     running,
     up,
 )
+from e2e.cluster.gates import gates
 from e2e.fake_gpu.profiles import PROFILES
 
 Command = Callable[[argparse.Namespace, Progress], int]
@@ -79,14 +80,6 @@ def _add_gpu_options(parser: argparse.ArgumentParser, count: int | None) -> None
         metavar="NAME=true,...",
         help="feature gates of the GPUs' DRA driver (default: MPSSupport=true,TimeSlicingSettings=true)",
     )
-
-
-def gates(text: str) -> dict[str, bool]:
-    """`A=true,B=false` as a mapping."""
-    pairs = [each.partition("=") for each in text.split(",") if each]
-    if wrong := [name for name, _, value in pairs if value not in ("true", "false")]:
-        raise argparse.ArgumentTypeError(f"write {wrong[0]}=true or {wrong[0]}=false")
-    return {name: value == "true" for name, _, value in pairs}
 
 
 def _up(parsed: argparse.Namespace, progress: Progress) -> int:

@@ -20,6 +20,7 @@ from e2e.cluster.binaries import NODE_SETS, binaries
 from e2e.cluster.control_plane import failed, issue_control_plane, repeatedly_ended, write_daemons
 from e2e.cluster.daemons import ControlPlanePlan, NodePlan, Spec, control_plane_daemons, node_daemons, spec
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.gates import written
 from e2e.cluster.images import load_archives
 from e2e.cluster.layout import CDI, KUBELET_ROOT, NODE, REPOSITORY, STORE, Instance
 from e2e.cluster.network import Addresses, choose, lay_cable, machine_lock, taken_networks
@@ -79,19 +80,25 @@ class Cluster:
         """Import image archives into the node's containerd; those that it has already are skipped."""
         load_archives(self.inside, self.programs["ctr"], archives, progress or Progress(quiet=True))
 
+    @property
+    def gpu_plugin(self) -> Path:
+        """The folder of the invented GPUs' plugin: its ledger, its claims, its MPS daemons."""
+        return self.instance.node / "kubelet" / "plugins" / "gpu.nvidia.com"
+
     def set_gpus(self, gpus: Gpus) -> None:
         """Start, change or (with a count of 0) stop the invented GPUs, and wait until the node offers them."""
-        path = self.instance.daemons / f"{GPU_DAEMON}.json"
-        path.unlink(missing_ok=True)
-        if gpus.count:
-            write_daemons(self.instance.daemons, {GPU_DAEMON: _gpu_daemon(self, gpus)})
-        self.record.init.hang_up()
-        _wait_for(self.instance, f"{gpus.count} invented GPUs", lambda: self._offered_gpus() == gpus.count)
-
-    def _offered_gpus(self) -> int:
-        slices = json.loads(self.kubectl("get", "resourceslices", "-o", "json"))["items"]
-        ours = [each for each in slices if each["spec"].get("nodeName") == self.instance.node_name]
-        return sum(len(each["spec"].get("devices", [])) for each in ours)
+        path, offered = self.instance.daemons / f"{GPU_DAEMON}.json", self.gpu_plugin / "offered.json"
+        if not gpus.count:
+            path.unlink(missing_ok=True)
+            self.record.init.hang_up()
+            self.kubectl("delete", "resourceslices", f"--field-selector=spec.nodeName={self.instance.node_name}")
+            return
+        wanted = _gpu_daemon(self, gpus)
+        if not path.exists() or json.loads(path.read_text()) != wanted:
+            offered.unlink(missing_ok=True)
+            write_daemons(self.instance.daemons, {GPU_DAEMON: wanted})
+            self.record.init.hang_up()
+        _wait_for(self.instance, f"{gpus.count} invented GPUs", offered.exists)
 
 
 def up(name: str, gpus: Gpus | None = None, progress: Progress | None = None) -> Cluster:
@@ -276,7 +283,6 @@ def _wait_for(instance: Instance, what: str, there: Callable[[], bool]) -> None:
 
 
 def _gpu_daemon(cluster: Cluster, gpus: Gpus) -> Spec:
-    gates = ",".join(f"{name}={str(value).lower()}" for name, value in sorted(gpus.gates.items()))
     arguments = [
         "-m",
         "e2e.fake_gpu",
@@ -286,7 +292,7 @@ def _gpu_daemon(cluster: Cluster, gpus: Gpus) -> Spec:
         f"--cdi={CDI}",
         f"--count={gpus.count}",
         f"--profile={gpus.profile}",
-        f"--feature-gates={gates}",
+        f"--feature-gates={written(gpus.gates)}",
     ]
     log = cluster.instance.logs / f"{GPU_DAEMON}.log"
     return spec(sys.executable, arguments, log, [f"unix:{KUBELET_ROOT}/pod-resources/kubelet.sock"], cwd=str(REPOSITORY))

@@ -53,7 +53,11 @@ class Gpu:
 
     @property
     def pci_bus_id(self) -> str:
-        return f"0000:{0x17 + 0x20 * self.minor:02x}:00.0" if self.minor < 7 else f"{self.minor:04x}:17:00.0"
+        return f"0000:{0x17 + self.minor:02x}:00.0"
+
+    @property
+    def pcie_root(self) -> str:
+        return f"pci0000:{0x16 + self.minor:02x}"
 
 
 def gpus_of(node: str, count: int, profile: str) -> list[Gpu]:

@@ -63,7 +63,7 @@ class Amount:
 
     def __str__(self) -> str:
         for unit in ("Gi", "Mi", "Ki"):
-            if self.value % _UNITS[unit] == 0 and (unit != "Gi" or self.value):
+            if self.value and self.value % _UNITS[unit] == 0:
                 return f"{self.value // _UNITS[unit]}{unit}"
         return str(self.value)
 
@@ -141,7 +141,7 @@ def format_bytes(value: int, unlike: int | None = None) -> str:
 def _short_bytes(value: int) -> str:
     if value % GIB == 0 and value:
         return f"{value // GIB}Gi"
-    if value % MIB == 0 and value < 10 * GIB:
+    if value % MIB == 0 and 0 < value < 10 * GIB:
         return f"{value // MIB}Mi"
     for unit in ("Ti", "Gi", "Mi", "Ki"):
         if value >= _UNITS[unit] and (unit != "Ti" or value >= 10 * _UNITS[unit]):
@@ -164,6 +164,8 @@ def _unreadable(text: str, wanted: str) -> str:
         unit = _WRONG_UNITS[match[2]]
         binary = "" if unit.endswith("i") else f", or {match[1]}{unit.upper()}i for powers of 1024"
         return f"{_shown(text)} is not a Kubernetes quantity; write {match[1]}{unit}{binary}"
+    if match and match[2] in _UNITS:
+        return f"{_shown(text)} is not a Kubernetes quantity; write {match[1]}{match[2]}"
     return f"{_shown(text)} is not {wanted}"
 
 

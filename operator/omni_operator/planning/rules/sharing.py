@@ -101,7 +101,7 @@ def shares_enforced(layout: Layout) -> Problems:
     fail themselves instead of a neighbour.
     """
     for slot, use in layout.uses.items():
-        if use.clients < 2:
+        if use.clients < 2 or layout.unshared:
             continue
         loose = [stage.name for stage in use.stages if not stage.keeps_share or not (stage.engine or layout.mps)]
         if not loose:
@@ -125,7 +125,7 @@ def copies_capped(layout: Layout) -> Problems:
     """Copies that size their KV cache by what is free get unequal ones, by the order they start in."""
     for stage in layout.stages:
         capped = stage.kv_cache is not None or "max_total_tokens" in stage.engine_args
-        if stage.engine and stage.copies_per_slot > 1 and not capped:
+        if stage.engine and stage.slots and stage.copies_per_slot > 1 and not capped:
             yield Problem(
                 Reason.COPIES_UNCAPPED,
                 f"Stage {stage.name} runs {stage.copies_per_slot} times on one GPU without a cap of its KV cache.",

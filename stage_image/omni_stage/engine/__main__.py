@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
+from omni_stage import tiny
 from omni_stage.contract import Device
+from omni_stage.engine import cpu
 from omni_stage.engine.failures import reported
 from omni_stage.files import read_config
 
@@ -19,10 +21,10 @@ def main() -> None:
     with reported():
         config = read_config(sys.argv[1])
         if config.device is Device.CPU:
-            # Imported late, like all below: what must be set before sglang is imported is set first.
-            from omni_stage.engine import cpu
-
             cpu.prepare(os.environ)
+        if config.pipeline == tiny.PIPELINE:
+            os.environ.update(tiny.ENVIRONMENT)
+        # Imported last: it imports SGLang, which reads the environment as it is by then.
         from omni_stage.engine.run import run
 
         run(config)

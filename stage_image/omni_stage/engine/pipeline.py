@@ -15,19 +15,18 @@ from typing import Any
 
 from pydantic import ValidationError
 from sglang_omni.config import EngineArgs, PipelineConfig
-from sglang_omni.models.registry import resolve_variant
 from sglang_omni.utils.imports import import_string
 
+from omni_stage import tiny
 from omni_stage.contract import ConfigError, Device, PodConfig, StageConfig
 from omni_stage.engine import cpu
 
-TINY = "tiny_omni"
 DEFAULT_VARIANT = "default"
 
 
 def pipeline_class(pipeline: str, variant: str) -> type[PipelineConfig]:
     """The configuration class of a pipeline's variant; raises ConfigError that names what there is."""
-    module_name = "omni_stage.tiny.config" if pipeline == TINY else f"sglang_omni.models.{pipeline}.config"
+    module_name = "omni_stage.tiny.config" if pipeline == tiny.PIPELINE else f"sglang_omni.models.{pipeline}.config"
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -41,8 +40,9 @@ def pipeline_class(pipeline: str, variant: str) -> type[PipelineConfig]:
     if variant not in variants:
         known = ", ".join([DEFAULT_VARIANT, *sorted(variants)])
         raise ConfigError(f"variant: {pipeline!r} has no {variant!r}, it has {known}")
-    resolved: type[PipelineConfig] = resolve_variant(variants[variant])
-    return resolved
+    found = variants[variant]
+    # A class, or where to import it from.
+    return import_string(found.replace(":", ".")) if isinstance(found, str) else found  # type: ignore[no-any-return]
 
 
 def build(config: PodConfig) -> PipelineConfig:

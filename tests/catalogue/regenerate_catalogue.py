@@ -87,6 +87,8 @@ def variant(cls: Any) -> dict[str, Any]:
         row["processLocalEdges"] = [list(edge) for edge in local]
     if apart := refused_together(config):
         row["apart"] = apart
+    if keeps_to_one_gpu(config):
+        row["oneGpu"] = True
     row["stages"] = [stage(found) for found in config.stages]
     return row
 
@@ -118,20 +120,31 @@ def refused_together(config: Any) -> list[list[str]]:
     return [
         [first.name, second.name]
         for first, second in combinations(engines, 2)
-        if not _accepted(config, {first.name, second.name})
+        if not _accepted(config, {first.name: 0, second.name: 0}, "share a GPU only")
     ]
 
 
-def _accepted(config: Any, together: set[str]) -> bool:
+def keeps_to_one_gpu(config: Any) -> bool:
+    """Whether upstream's own placement policy refuses any one stage on a second GPU."""
+    placed = [found.name for found in config.stages if found.gpu is not None]
+    if config.placement_policy is None or len(placed) < 2:
+        return False
+    return not any(_accepted(config, {name: 1}, "one GPU") for name in placed)
+
+
+def _accepted(config: Any, moved: dict[str, int], refusal: str) -> bool:
+    """Whether the policy takes the layout with these stages moved; another refusal than the expected one is raised."""
     planner = importlib.import_module("sglang_omni.config.placement").StagePlacementPlanner
-    moved = [found.model_copy(update={"gpu": 0}) if found.name in together else found for found in config.stages]
-    shared = [
-        found.model_copy(update={"gpu_memory_fraction": 0.01}) if found.gpu is not None else found for found in moved
+    stages = [
+        found
+        if found.gpu is None
+        else found.model_copy(update={"gpu": moved.get(found.name, found.gpu), "gpu_memory_fraction": 0.01})
+        for found in config.stages
     ]
     try:
-        planner(config.model_copy(update={"stages": shared})).build()
+        planner(config.model_copy(update={"stages": stages})).build()
     except ValueError as error:
-        if "share a GPU only" in str(error):
+        if refusal in str(error):
             return False
         raise
     return True
@@ -146,7 +159,9 @@ def render(document: dict[str, Any]) -> str:
         for index, (title, found) in enumerate(row["variants"].items()):
             lines += [f'    "{title}": {{', f'     "configClass": "{found["configClass"]}",']
             lines += [
-                f'     "{key}": {json.dumps(found[key])},' for key in ("processLocalEdges", "apart") if key in found
+                f'     "{key}": {json.dumps(found[key])},'
+                for key in ("processLocalEdges", "apart", "oneGpu")
+                if key in found
             ]
             stages = ",\n".join(f"      {json.dumps(entry)}" for entry in found["stages"])
             lines += ['     "stages": [', stages, "     ]", "    }" + ("," if index < len(row["variants"]) - 1 else "")]

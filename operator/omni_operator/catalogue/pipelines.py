@@ -38,6 +38,8 @@ class Variant:
     """Pairs of stages that must run in one process."""
     apart: tuple[tuple[str, str], ...] = ()
     """Pairs of stages that this variant refuses on one GPU."""
+    one_gpu: bool = False
+    """Whether upstream's placement policy refuses it on more than one GPU, and tensor parallelism with it."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def _variant(name: str, row: Mapping[str, Any]) -> Variant:
         tuple(_stage(stage) for stage in row["stages"]),
         tuple((a, b) for a, b in row.get("processLocalEdges", ())),
         tuple((a, b) for a, b in row.get("apart", ())),
+        row.get("oneGpu", False),
     )
 
 

@@ -272,7 +272,8 @@ def _no_room(layout: Layout, units: tuple[Unit, ...], card: Card, gpus: int) -> 
     more += " upstream keeps on one GPU," if _one_gpu(layout) else ""
     return Problem(
         Reason.BUDGET_EXCEEDED,
-        f"No layout fits {gpus} GPU{'s' if gpus > 1 else ''} of {card.name}: of one card, {listed} are needed and {format_percent(1 - HELD_BACK)} can be given away.",
+        f"No layout fits {gpus} GPU{'s' if gpus > 1 else ''} of {card.name}: of one card, {listed} "
+        f"are needed and {format_percent(1 - HELD_BACK)} can be given away.",
         "spec.gpus",
         stages=tuple(needed),
         needed=ceil(sum(Fraction(steps, STEPS) for steps in needed.values()) * card.memory),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from omni_operator.api.quantities import Budget, parse_budget
-from omni_operator.catalogue import Card, ModelSize, TestedLayout, cards, model_sizes, pipelines
+from omni_operator.catalogue import Card, ModelSize, TriedLayout, cards, model_sizes, pipelines
 from omni_operator.planning.layout import Layout, Stage
 
 QWEN = "Qwen/Qwen3-Omni-30B-A3B-Instruct"
@@ -62,7 +62,7 @@ def one_h100(thinker: str | None, card: Card | str = "h100-80gb") -> Layout:
     return layout("qwen3_omni", "speech-colocated", card, H100_SHARES | {"thinker": thinker})
 
 
-def of_tested(tested: TestedLayout) -> Layout:
+def of_tested(tested: TriedLayout) -> Layout:
     """A tested layout of the catalogue, with the stages that it names."""
     names = {stage.name: stage for stage in tested.stages}
     return layout(

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from omni_operator.api.quantities import GIB, MIB, parse_percent
-from omni_operator.catalogue import Card, Component, KvShape, cards, tested_layouts
+from omni_operator.catalogue import Card, Component, KvShape, cards, tried_layouts
 from omni_operator.catalogue.shapes import DecoderShape
 from omni_operator.catalogue.sizes import weight_bytes
 from omni_operator.planning.estimate import HELD_BACK, Workload, accounts, check_estimate
@@ -90,7 +90,7 @@ def judged() -> list[Judged]:
         )
         said = works(tried, row["model"], row.get("context"), [*row.get("shares", {}), *row.get("only", [])])
         found.append(Judged(row["what"], row["works"], said, row["source"]))
-    for tested in tested_layouts().values():
+    for tested in tried_layouts().values():
         known = tested.card in cards() and tested.engine == "sglang-omni" and _known(tested.model)
         if known:
             speech = "speech-synthesis" in tested.name
@@ -219,7 +219,7 @@ def _components(row: Mapping[str, Any]) -> list[Component]:
         size = size_of(row["model"])
         return [size.components[name] for name in row["components"]]
     if "shape" in row:
-        shape = DecoderShape(*row["shape"], row.get("tied", True))
+        shape = DecoderShape(*[*row["shape"], row.get("tied", True)])
         return [Component("decoder", weight_bytes(shape.parameters, "bf16"), "bf16", shape.kv)]
     if "parameters" in row:
         return [Component("all", weight_bytes(row["parameters"], "bf16"))]

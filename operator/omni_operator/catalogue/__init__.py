@@ -1,7 +1,7 @@
 """What is known of pipelines, models and cards: data files that nothing here changes, and a model's own folder."""
 
 from omni_operator.catalogue.cards import Card, cards, cards_without_memory
-from omni_operator.catalogue.layouts import TestedLayout, TestedStage, layouts_for, tested_layouts
+from omni_operator.catalogue.layouts import TriedLayout, TriedStage, layouts_for, tried_layouts
 from omni_operator.catalogue.pipelines import KnownModel, Pipeline, StageDefault, Variant, known_models, pipelines
 from omni_operator.catalogue.shapes import KvShape
 from omni_operator.catalogue.sizes import Component, ModelSize, model_sizes
@@ -14,8 +14,8 @@ __all__ = [
     "ModelSize",
     "Pipeline",
     "StageDefault",
-    "TestedLayout",
-    "TestedStage",
+    "TriedLayout",
+    "TriedStage",
     "Variant",
     "cards",
     "cards_without_memory",
@@ -23,5 +23,5 @@ __all__ = [
     "layouts_for",
     "model_sizes",
     "pipelines",
-    "tested_layouts",
+    "tried_layouts",
 ]

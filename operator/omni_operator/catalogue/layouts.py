@@ -13,10 +13,8 @@ from omni_operator.catalogue.pipelines import known_models
 
 
 @dataclass(frozen=True)
-class TestedStage:
+class TriedStage:
     """Where a stage ran, and with how much of each card; no budget where the source gives none."""
-
-    __test__ = False  # Not a test class, whatever its name says to pytest.
 
     name: str
     slots: tuple[int, ...]
@@ -24,10 +22,8 @@ class TestedStage:
 
 
 @dataclass(frozen=True)
-class TestedLayout:
+class TriedLayout:
     """One layout with its outcome."""
-
-    __test__ = False
 
     name: str
     engine: str
@@ -35,7 +31,7 @@ class TestedLayout:
     pipeline: str
     variant: str
     card: str
-    stages: tuple[TestedStage, ...]
+    stages: tuple[TriedStage, ...]
     works: bool
     copies: int
     """How many times the stages ran on their slots."""
@@ -53,23 +49,23 @@ class TestedLayout:
 
 
 @cache
-def tested_layouts() -> Mapping[str, TestedLayout]:
+def tried_layouts() -> Mapping[str, TriedLayout]:
     """All layouts by name, in the order of the file."""
     return {name: _layout(name, row) for name, row in data_yaml("layouts.yaml").items()}
 
 
-def layouts_for(model: str, card: str | None = None) -> tuple[TestedLayout, ...]:
+def layouts_for(model: str, card: str | None = None) -> tuple[TriedLayout, ...]:
     """Layouts of a model, by hub id in any case, that worked; on one card where it is given."""
     return tuple(
         layout
-        for layout in tested_layouts().values()
+        for layout in tried_layouts().values()
         if layout.works and layout.model.lower() == model.lower() and card in (None, layout.card)
     )
 
 
-def _layout(name: str, row: Mapping[str, Any]) -> TestedLayout:
+def _layout(name: str, row: Mapping[str, Any]) -> TriedLayout:
     known = known_models().get(row["model"].lower())
-    return TestedLayout(
+    return TriedLayout(
         name=name,
         engine=row.get("engine", "sglang-omni"),
         model=row["model"],
@@ -77,7 +73,7 @@ def _layout(name: str, row: Mapping[str, Any]) -> TestedLayout:
         variant=row["variant"],
         card=row["card"],
         stages=tuple(
-            TestedStage(stage, tuple(slots), None if share is None else parse_budget(share))
+            TriedStage(stage, tuple(slots), None if share is None else parse_budget(share))
             for stage, (slots, share) in row["stages"].items()
         ),
         works=row.get("works", True),

@@ -104,6 +104,8 @@ def main() -> None:
     tokenizer, sentence = make_tokenizer()
     tokenizer.save_pretrained(folder)
     make_model(sentence).save_pretrained(folder)
+    for path in folder.iterdir():
+        path.chmod(0o644)  # weights are saved for their owner alone; the container runs as another user
     print(f"wrote {folder}")
 
 

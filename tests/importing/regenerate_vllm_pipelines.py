@@ -62,7 +62,9 @@ def _stages(value: ast.expr, found: dict[str, dict[str, ast.expr]]) -> list[list
         words = {k.arg: k.value for k in stage.keywords}
         assert ast.literal_eval(words["stage_id"]) == number
         kind = words.get("execution_type")
-        rows.append([ast.literal_eval(words["model_stage"]), KINDS[kind.attr] if isinstance(kind, ast.Attribute) else "ar"])
+        rows.append(
+            [ast.literal_eval(words["model_stage"]), KINDS[kind.attr] if isinstance(kind, ast.Attribute) else "ar"]
+        )
     return rows
 
 

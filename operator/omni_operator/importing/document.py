@@ -179,9 +179,7 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self._at(event).refuse(
-                        f"a second document starts here{_looks(result)}; import one document at a time"
-                    )
+                    self._at(event).refuse(_second(result))
                 result = self._value(next(self._events), 0)
         return result
 
@@ -314,11 +312,11 @@ _TEXT = frozenset({"str", "timestamp", "value", "merge"})
 _NUMBERS: dict[str, Callable[[str, _Where], Any]] = {"bool": _boolean, "int": _integer, "float": _decimal}
 
 
-def _looks(first: Any) -> str:
-    """What the first of several documents is, where it says so itself."""
+def _second(first: Any) -> str:
+    """Why a second document is refused: several in one file are Kubernetes' way."""
     if isinstance(first, dict) and "apiVersion" in first and "kind" in first:
-        return f" (the first is a Kubernetes {_cut(str(first['kind']))})"
-    return ""
+        return f"looks like Kubernetes manifests, the first a {_cut(str(first['kind']))}, not like a pipeline file"
+    return "a second document starts here; import one document at a time"
 
 
 def _short(tag: str) -> str:

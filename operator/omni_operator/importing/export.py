@@ -7,7 +7,7 @@ is written. What upstream cannot say is a note.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -21,6 +21,9 @@ from omni_operator.importing.notes import ImportProblem, Note, NoteKind, NoteRea
 from omni_operator.planning.layout import Layout, Stage
 from omni_operator.planning.resolve import resolve
 
+_SHARES_ONLY = frozenset({"Qwen3OmniSpeechColocatedPipelineConfig"})
+"""Classes whose placement policy takes fractions only (`models/qwen3_omni/placement.py`): amounts become shares of the
+planned card."""
 _MPS = {SharingStrategy.MPS: "on", SharingStrategy.TIME_SLICING: "off", SharingStrategy.NONE: "off"}
 
 
@@ -57,6 +60,8 @@ def export(spec: OmniModelSpec, *, name: str | None = None, layout: Layout | Non
     if resolved.limit != 1:
         document["placement"] = {"max_total_gpu_memory_fraction_per_gpu": _decimal(resolved.limit)}
     defaults = {stage.name: stage for stage in variant.stages}
+    if variant.config_class in _SHARES_ONLY:
+        resolved = _in_shares(resolved, notes)
     stages, processes = _stages(spec, resolved, defaults, notes)
     if stages:
         document["stages"] = stages
@@ -64,6 +69,19 @@ def export(spec: OmniModelSpec, *, name: str | None = None, layout: Layout | Non
         document["processes"] = processes
     notes += _lost(spec)
     return Exported(document, tuple(notes))
+
+
+def _in_shares(layout: Layout, notes: list[Note]) -> Layout:
+    stages = []
+    for stage in layout.stages:
+        if isinstance(stage.budget, Amount):
+            if layout.card is None:
+                raise ImportProblem(f"cannot be exported: {stage.name} needs a share of a card, and no card is set")
+            text = f"{stage.budget} of {stage.name} is written as a share of {layout.card.name}, as the class wants it."
+            notes.append(Note(NoteKind.UNIT, NoteReason.UNIT, text, f"{stage.path}.gpuMemory"))
+            stage = replace(stage, budget=Share(Fraction(stage.budget.value, layout.card.memory)))
+        stages.append(stage)
+    return replace(layout, stages=tuple(stages))
 
 
 def _stages(

@@ -28,17 +28,19 @@ def read_file(path: Path, shown: str) -> dict[str, Any]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise ImportProblem(f"cannot be read: {getattr(error, 'strerror', None) or error}", shown) from None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise ImportProblem("is not a regular file", shown)
-        try:
+        with open(descriptor, "rb", closefd=False) as file:
             content = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise ImportProblem(f"cannot be read: {error.strerror}", shown) from None
-        size = os.fstat(descriptor).st_size
+    except OSError as error:
+        raise ImportProblem(f"cannot be read: {error.strerror}", shown) from None
+    finally:
+        os.close(descriptor)
     if len(content) > MAX_BYTES:
         raise ImportProblem(
-            f"has {size:,} bytes; a configuration file may have {MAX_BYTES:,}. This is some other file", shown
+            f"has {status.st_size:,} bytes; a configuration file may have {MAX_BYTES:,}. This is some other file", shown
         )
     return parse(decode(content, shown), shown)
 

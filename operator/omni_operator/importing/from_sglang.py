@@ -168,7 +168,8 @@ def _layout(
     placed: placing.Placed,
 ) -> Layout:
     """The manifest's own layout where it resolves, so that no two readings of it exist; then all copies of stages."""
-    resolved = _resolved(spec) if match else None
+    model = manifest.validated(spec)
+    resolved = resolve(model).layout if match else None
     if resolved is None:
         limit = parse_percent(found.max_share) if found.max_share else Fraction(1)
         strategy = SharingStrategy(_STRATEGY.get(found.mps or "", "Auto"))
@@ -197,11 +198,6 @@ def _layout(
 def _guessed(stage: FoundStage, form: Form) -> bool:
     """Old files relied on mem_fraction_static; the share that today's class has is not what they ran with."""
     return form is not Form.SGLANG_STAGES_MAP and stage.static_fraction is not None and stage.budget is None
-
-
-def _resolved(spec: Mapping[str, Any]) -> Layout | None:
-    complete = {**spec, "model": {"id": "unknown", **spec["model"]}}
-    return resolve(manifest.validated(complete)).layout
 
 
 def _own(stage: FoundStage, default: StageDefault | None) -> Stage:

@@ -28,6 +28,7 @@ def assemble(platforms: Mapping[str, Found], wanted: Wanted, source: str) -> Imp
     notes += _platform_notes(platforms, notes)
     manifest.card_note(len(layout.slots), wanted.card.name if wanted.card else None, notes)
     layouts = {name: _layout(one, _place(one, wanted), wanted) for name, one in platforms.items()}
+    manifest.validated(spec)
     name = manifest.object_name(wanted.name, manifest.stem(source), found.pipeline)
     return Imported(found.form, manifest.manifest(name, spec), layout, tuple(notes), layouts, placed.slots)
 

@@ -119,9 +119,13 @@ def card_note(slots: int, card: str | None, notes: list[Note]) -> None:
 
 
 def validated(spec: Mapping[str, Any]) -> OmniModelSpec:
-    """The spec as a model. What is wrong with it then came from the file, so it is the file's problem."""
+    """The spec as a model, any id standing for one that must be asked. What is wrong with it came from the file."""
+    names = [stage["name"] for stage in spec.get("stages", ())]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ImportProblem(f"gives no valid OmniModel: two stages would be named {twice}")
     try:
-        return OmniModelSpec.model_validate(spec)
+        return OmniModelSpec.model_validate({**spec, "model": {"id": "unknown", **spec["model"]}})
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

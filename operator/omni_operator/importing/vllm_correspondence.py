@@ -42,10 +42,8 @@ CORRESPONDENCES: Mapping[str, Correspondence] = {
     "nemotron_voicechat": Correspondence(
         "nemotron_voicechat", {"thinker": "thinker", "talker": "talker", "code2wav": "code2wav"}
     ),
-    "personaplex": Correspondence("personaplex", {"lm": "lm", "code2wav": "code2wav"}),
-    "minicpmo_4_5": Correspondence(
-        "minicpm_o", {"llm": "thinker", "thinker": "thinker", "talker": "talker", "code2wav": "code2wav"}, "speech"
-    ),
+    "personaplex": Correspondence("personaplex", {"personaplex": "lm", "code2wav": "code2wav"}),
+    "minicpmo_4_5": Correspondence("minicpm_o", {"llm": "thinker", "tts": "talker", "code2wav": "code2wav"}, "speech"),
 }
 """Only pipelines whose stages do the same work; qwen2_5_omni, for one, has no counterpart."""
 

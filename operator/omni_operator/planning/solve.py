@@ -215,14 +215,15 @@ def _numbered(units: tuple[Unit, ...], slots: tuple[tuple[int, ...], ...]) -> tu
 
 
 def _shares(units: tuple[Unit, ...], slots: tuple[tuple[int, ...], ...], room: tuple[int, ...]) -> dict[str, int]:
-    """Each stage what it needs; what is left of a GPU goes to the biggest engine there, for its KV cache."""
+    """By stage, of one copy: what it needs; what is left of a GPU goes to the biggest engine there, for its cache."""
     ranks = tuple(len(placed) for placed in slots)
     on_slot = {slot: [n for n, placed in enumerate(slots) if slot in placed] for placed in slots for slot in placed}
     left = {slot: room[slot] - load(units, ranks, there) for slot, there in on_slot.items()}
     steps: dict[str, int] = {}
     for number, unit in enumerate(units):
         beside = frozenset().union(*(units[n].names for slot in slots[number] for n in on_slot[slot]))
-        given = unit.demand.by_stage(ranks[number], beside)
+        together = unit.demand.by_stage(ranks[number], beside)
+        given = {stage.name: together[stage.name] // stage.copies for stage in unit.stages}
         engine = next((stage for stage in unit.stages if stage.engine), None)
         if engine is not None:
             copies = engine.copies

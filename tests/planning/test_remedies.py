@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from omni_operator.api.quantities import GIB, MIB, Share
 from omni_operator.api.v1alpha1 import OmniModelSpec
+from omni_operator.catalogue import cards
 from omni_operator.planning.budget import check
 from omni_operator.planning.changes import Kind, applied
 from omni_operator.planning.layout import Layout, Stage, refused
@@ -103,14 +105,22 @@ def test_stages_that_may_not_meet_get_gpus_of_their_own() -> None:
     ]
 
 
-def test_fp8_is_offered_where_the_weights_are_known() -> None:
+def test_fp8_is_offered_where_weights_are_known_and_a_stage_cannot_shrink_otherwise() -> None:
     def saving(given: Stage, where: Layout) -> int | None:
         return 30 * 10**9 if given.name == "thinker" else None
 
-    found = [remedy for remedy in remedies(OVERBOOKED, lighter=saving) if remedy.kind is Kind.FP8]
-    assert [remedy.title for remedy in found] == [
+    def tight(given: Stage, where: Layout) -> int | None:
+        return 74 * 10**9 if given.name == "thinker" else 10**9
+
+    def fp8(given: Layout, **more: Any) -> list[str]:
+        return [remedy.title for remedy in remedies(given, **more) if remedy.kind is Kind.FP8]
+
+    assert fp8(OVERBOOKED, lighter=saving) == []
+    assert fp8(OVERBOOKED, lighter=saving, floor=tight) == [
         "Use FP8 weights for thinker, which saves 27.9Gi, and its gpuMemory 84%"
     ]
+    ampere = replace(OVERBOOKED, card=cards()["a100-80gb"])
+    assert fp8(ampere, lighter=saving, floor=tight) == []
 
 
 def test_a_bigger_card_is_the_smallest_on_which_the_same_bytes_fit() -> None:

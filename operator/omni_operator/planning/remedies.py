@@ -32,7 +32,7 @@ from omni_operator.planning.changes import (
 from omni_operator.planning.layout import Layout, Severity, Stage, refused
 from omni_operator.planning.rules.slots import MAX_CLAIM_RESULTS
 from omni_operator.planning.shrink import largest_fitting_budget
-from omni_operator.planning.shrinking import declarations, overbooked, shrinks
+from omni_operator.planning.shrinking import can_live_on, declarations, overbooked, shrinks, smaller_kv_caches
 
 MOST_OFFERED = 8
 """Remedies that anybody reads."""
@@ -56,15 +56,16 @@ def remedies(
     found = [
         *declarations(layout, needs),
         *shrinks(layout, needs),
+        *smaller_kv_caches(layout),
         *_moves(layout),
         *_added_slots(layout),
-        *(_fp8(layout, lighter) if lighter else ()),
+        *(_fp8(layout, needs, lighter) if lighter else ()),
         *_bigger_cards(layout),
     ]
     best: dict[tuple[str, ...], Remedy] = {}
     for remedy in sorted(found, key=_rank):
         if not refused(check(remedy.layout)):
-            best.setdefault((str(remedy.kind is Kind.FP8), *map(str, remedy.changes)), remedy)
+            best.setdefault(tuple(map(str, remedy.changes)), remedy)
     return tuple(_varied(list(best.values()), most))
 
 
@@ -115,15 +116,15 @@ def _moved(kind: Kind, layout: Layout, stage: Stage, home: int, target: int, tit
     return Remedy(kind, title, (change,), moved, size_of(layout, stage))
 
 
-def _fp8(layout: Layout, lighter: Lighter) -> Iterator[Remedy]:
-    """FP8 weights for one stage, its budget lowered by what is missing, which they save."""
+def _fp8(layout: Layout, floor: Floor, lighter: Lighter) -> Iterator[Remedy]:
+    """FP8 weights for a stage that cannot shrink otherwise, its budget lowered by what is missing."""
     if layout.card is None or layout.card.architecture in WITHOUT_FP8:
         return
     for slot in overbooked(layout):
         for stage in layout.uses[slot].stages:
             saved = lighter(stage, layout)
             wanted = largest_fitting_budget(layout, stage)
-            if saved is None or wanted is None or stage.budget is None:
+            if saved is None or wanted is None or stage.budget is None or can_live_on(layout, stage, wanted, floor):
                 continue
             lost = stage.budget.bytes_of(layout.card.memory) - wanted.bytes_of(layout.card.memory)
             if lost > saved:

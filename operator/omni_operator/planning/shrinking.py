@@ -35,21 +35,27 @@ def overbooked(layout: Layout) -> tuple[int, ...]:
 
 
 def shrinks(layout: Layout, floor: Floor) -> Iterator[Remedy]:
-    """Lower the budget of one stage, or of the two or three biggest of an overbooked GPU, or a KV cache."""
+    """Lower the budget of one stage; where no one stage is enough, of two or three together, or of one on each GPU."""
     candidates = {
         stage.name: stage
         for slot in overbooked(layout)
         for stage in layout.uses[slot].stages
         if stage.budget is not None
     }
-    for stage in candidates.values():
-        yield from _shrunk_one(layout, stage, floor)
+    single = [remedy for stage in candidates.values() for remedy in _shrunk_one(layout, stage, floor)]
+    yield from single
+    if single and len(overbooked(layout)) == 1:
+        return
     by_size = sorted(candidates.values(), key=lambda stage: (-size_of(layout, stage), stage.name))[:5]
     for count in range(2, MOST_STAGES_SHRUNK + 1):
         for group in combinations(by_size, count):
             yield from _shrunk_together(layout, group, floor)
     if len(overbooked(layout)) > 1:
         yield from _shrunk_on_each(layout, floor)
+
+
+def smaller_kv_caches(layout: Layout) -> Iterator[Remedy]:
+    """For a KV cache bigger than its stage's budget: as much as the budget leaves."""
     for problem in check(layout):
         yield from _smaller_kv_cache(layout, problem)
 
@@ -84,7 +90,7 @@ def _shrunk_on_each(layout: Layout, floor: Floor) -> Iterator[Remedy]:
         use = current.uses[troubled[0]]
         for stage in sorted(use.stages, key=lambda stage: (-size_of(current, stage), stage.name)):
             wanted = largest_fitting_budget(current, stage)
-            if wanted is not None and _can_live_on(current, stage, wanted, floor):
+            if wanted is not None and can_live_on(current, stage, wanted, floor):
                 break
         else:
             return
@@ -96,7 +102,7 @@ def _shrunk_on_each(layout: Layout, floor: Floor) -> Iterator[Remedy]:
 
 def _shrunk_one(layout: Layout, stage: Stage, floor: Floor) -> Iterator[Remedy]:
     wanted = largest_fitting_budget(layout, stage)
-    if wanted is None or not _can_live_on(layout, stage, wanted, floor):
+    if wanted is None or not can_live_on(layout, stage, wanted, floor):
         return
     smaller = _with_budget(stage, wanted, layout)
     yield changed_remedy(Kind.SHRINK, layout, {stage.name: smaller}, loss_of(stage, wanted), floor)
@@ -115,7 +121,7 @@ def _shrunk_together(layout: Layout, group: tuple[Stage, ...], floor: Floor) -> 
     loss = Fraction(0)
     for stage in group:
         wanted = _scaled(stage.budget, scale)
-        if wanted is None or wanted == stage.budget or not _can_live_on(layout, stage, wanted, floor):
+        if wanted is None or wanted == stage.budget or not can_live_on(layout, stage, wanted, floor):
             return
         changed[stage.name] = _with_budget(stage, wanted, layout)
         loss += loss_of(stage, wanted)
@@ -123,7 +129,6 @@ def _shrunk_together(layout: Layout, group: tuple[Stage, ...], floor: Floor) -> 
 
 
 def _smaller_kv_cache(layout: Layout, problem: Problem) -> Iterator[Remedy]:
-    """For a KV cache bigger than its stage's budget: as much as the budget leaves."""
     if problem.available is None or len(problem.stages) != 1 or not problem.field.endswith(".kvCache"):
         return
     stage = by_name(layout, problem.stages[0])
@@ -139,7 +144,7 @@ def _smaller_kv_cache(layout: Layout, problem: Problem) -> Iterator[Remedy]:
         )
 
 
-def _can_live_on(layout: Layout, stage: Stage, wanted: Budget, floor: Floor) -> bool:
+def can_live_on(layout: Layout, stage: Stage, wanted: Budget, floor: Floor) -> bool:
     """Whether a stage can work with a smaller budget, as far as anybody knows."""
     least = floor(stage, layout)
     if least is not None and layout.card is not None:

@@ -8,8 +8,9 @@ from omni_operator.planning.layout import Layout, Problem, Problems, Severity, S
 
 MPS_CLIENTS = 48
 """Client contexts that one GPU takes under MPS (NVIDIA MPS documentation, Volta and later)."""
-CUDA_CONTEXT = 512 * MIB
-"""What a CUDA context with its kernels takes before a model has loaded anything, about. MPS counts it in the limit."""
+CUDA_CONTEXT = 522 * MIB
+"""Of each process on each GPU, before a model has loaded anything: 0.51 GiB, the same every run
+(sgl-project/sglang-omni#1685). MPS counts it in the limit."""
 
 
 def sharing_allows_layout(layout: Layout) -> Problems:

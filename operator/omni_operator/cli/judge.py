@@ -1,0 +1,249 @@
+"""A document → what the operator would say of it: the same resolving and the same rules, and then what would help.
+
+What the model is known to need is set beside the rules as advice; it never changes their verdict, except that strict
+mode refuses whatever has a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from omni_operator.api.names import API_VERSION, GROUP, KIND
+from omni_operator.api.quantities import QuantityError, parse_amount, parse_budget
+from omni_operator.api.reasons import Reason
+from omni_operator.catalogue import Card, cards
+from omni_operator.cli.documents import BadInput, Document, Path, Place
+from omni_operator.cli.edits import edited
+from omni_operator.cli.schema import faults, show, view
+from omni_operator.planning.budget import Verdict, check, check_names, verdict
+from omni_operator.planning.changes import Floor, Lighter, Remedy
+from omni_operator.planning.layout import Layout, Neighbour, Problem, Severity, refused
+from omni_operator.planning.pictures import Split
+from omni_operator.planning.remedies import remedies
+from omni_operator.planning.resolve import resolve
+
+if TYPE_CHECKING:
+    from omni_operator.catalogue import ModelSize
+
+_FIELD = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)|\[([^\]]+)\]")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line changes."""
+
+    cards: tuple[str, ...] = ()
+    """Names or amounts; shares are planned on the smallest, since any of them may be chosen."""
+    edits: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    """`slot=amount`: what others hold of a card."""
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the operator would say of one document."""
+
+    name: str
+    source: str
+    layout: Layout | None
+    problems: tuple[Problem, ...]
+    advice: tuple[Problem, ...] = ()
+    """What the estimate says, where the model's size is known."""
+    remedies: tuple[Remedy, ...] = ()
+    notes: tuple[str, ...] = ()
+    split: Split = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """Of problems' fields, where the document has them."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the rules alone."""
+        return verdict(self.problems)
+
+
+def judge(document: Document, options: Options) -> Judgement:
+    """One OmniModel document. Raises BadInput where it is none, or where the API server would not take it."""
+    manifest = document.data
+    spec = _spec_of(document)
+    spec = edited(_with_card(spec, options.cards), options.edits)
+    found = faults(spec)
+    if found:
+        raise BadInput("\n".join(_fault_lines(document, found)), document.place(("spec", *found[0].path)))
+    name = str((manifest.get("metadata") or {}).get("name") or "")
+    resolution = resolve(view(spec))
+    layout = resolution.layout
+    if layout is None:
+        problems = resolution.problems
+        places = _places(document, problems)
+        return Judgement(name, document.place(()).source, None, problems, places=places)
+    layout = replace(layout, neighbours=_neighbours(options.held))
+    problems = (*check(layout), *check_names(name or "omni-model", layout), *resolution.problems)
+    judged = judged_layout(name, document.place(()).source, layout, problems, spec["model"]["id"], options.strict)
+    return replace(judged, places=_places(document, judged.problems))
+
+
+def judged_layout(
+    name: str, source: str, layout: Layout, problems: tuple[Problem, ...], model: str, strict: bool
+) -> Judgement:
+    """A layout with its problems: advice and remedies added."""
+    size = _size_of(model)
+    advice, split, floor, lighter = _estimated(layout, size)
+    if strict:
+        problems = tuple(_strict(problem) for problem in (*problems, *advice))
+        advice = ()
+    order = {Severity.ERROR: 0, Severity.QUESTION: 1, Severity.WARNING: 2}
+    problems = tuple(sorted(problems, key=lambda problem: order[problem.severity]))
+    offered = remedies(layout, floor=floor, lighter=lighter) if refused(problems) else ()
+    return Judgement(name, source, layout, problems, advice, offered, split=split)
+
+
+def is_omnimodel(data: Any) -> bool:
+    """Whether a document says that it is an OmniModel, of whatever version."""
+    return isinstance(data, dict) and str(data.get("apiVersion", "")).startswith(GROUP + "/")
+
+
+def is_manifest(data: Any) -> bool:
+    """Whether a document is some object of Kubernetes."""
+    return isinstance(data, dict) and "apiVersion" in data and "kind" in data
+
+
+def smallest_card(names: Iterable[str]) -> Card | None:
+    """The smallest of cards given by name or memory. Raises BadInput."""
+    found = [_card(name) for name in names]
+    return min(found, key=lambda card: card.memory, default=None)
+
+
+def _spec_of(document: Document) -> Mapping[str, Any]:
+    data = document.data
+    if data.get("apiVersion") != API_VERSION:
+        place = document.place(("apiVersion",))
+        raise BadInput(f"apiVersion {data.get('apiVersion')!r} is not known; this version reads {API_VERSION}", place)
+    if data.get("kind") != KIND:
+        raise BadInput(f"kind {data.get('kind')!r} is not {KIND}", document.place(("kind",)))
+    if not isinstance(data.get("metadata") or {}, dict):
+        raise BadInput("metadata must be a mapping", document.place(("metadata",)))
+    if not isinstance(data.get("spec"), dict):
+        raise BadInput("spec is missing, or is not a mapping", document.place(("spec",)))
+    spec: Mapping[str, Any] = data["spec"]
+    return spec
+
+
+def _with_card(spec: Mapping[str, Any], names: tuple[str, ...]) -> Mapping[str, Any]:
+    card = smallest_card(names)
+    if card is None:
+        return spec
+    gpus = dict(spec.get("gpus") or {}) if isinstance(spec.get("gpus") or {}, dict) else {}
+    gpus.pop("card", None)
+    gpus.pop("memory", None)
+    gpus["card" if card.product else "memory"] = card.name
+    return {**spec, "gpus": gpus}
+
+
+def _card(name: str) -> Card:
+    known = cards().get(name)
+    if known is not None:
+        return known
+    try:
+        return Card(name, parse_amount(name))
+    except QuantityError:
+        import difflib
+
+        close = difflib.get_close_matches(name, list(cards()), n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        listed = ", ".join(cards())
+        raise BadInput(
+            f"no card of that name: {meant}Known: {listed}; or give its memory, such as 81559Mi",
+            Place(f"--card {name}"),
+        ) from None
+
+
+def _neighbours(held: tuple[str, ...]) -> tuple[Neighbour, ...]:
+    found = []
+    for text in held:
+        slot, equals, amount = text.partition("=")
+        place = Place(f"--held {text}")
+        if not equals or not slot.isdigit() or len(slot) > 2:
+            raise BadInput("is not of the form slot=amount, such as 0=26Gi", place)
+        try:
+            found.append(Neighbour("other tenants", int(slot), parse_budget(amount)))
+        except QuantityError as error:
+            raise BadInput(str(error), place) from None
+    return tuple(found)
+
+
+def _size_of(model: str) -> ModelSize | None:
+    from omni_operator.catalogue import model_sizes
+
+    return model_sizes().get(model.lower())
+
+
+def _estimated(
+    layout: Layout, size: ModelSize | None
+) -> tuple[tuple[Problem, ...], Split, Floor | None, Lighter | None]:
+    """Problems, weights and KV cache by stage, and how far a stage can shrink; nothing where the size is not known."""
+    if size is None or layout.card is None:
+        return (), {}, None, None
+    from omni_operator.planning.estimate import Workload, check_estimate, kv_room, stage_need
+
+    workload = Workload()
+    split: dict[str, tuple[int, int]] = {}
+    for stage in layout.stages:
+        need = stage_need(layout, stage, size, workload)
+        if need is not None and stage.budget is not None:
+            room = kv_room(layout, stage, size, workload)
+            split[stage.name] = (need.weights, max(0, room.size) if room else 0)
+
+    def floor(stage: Any, where: Layout) -> int | None:
+        need = stage_need(where, stage, size, workload)
+        return None if need is None else need.fixed + int(need.token) + 1
+
+    def lighter(stage: Any, where: Layout) -> int | None:
+        need = stage_need(where, stage, size, workload)
+        heavy = bool(need) and any(component.dtype in ("bf16", "fp16") for component in size.of_stage(stage.name))
+        return need.weights // 2 if need is not None and heavy and stage.engine else None
+
+    return check_estimate(layout, size, workload), split, floor, lighter
+
+
+def _strict(problem: Problem) -> Problem:
+    return replace(problem, severity=Severity.ERROR) if problem.severity is Severity.WARNING else problem
+
+
+def _fault_lines(document: Document, found: Any) -> list[str]:
+    lines = [f"{show(found[0].path)}: {found[0].message}"]
+    lines += [f"{document.place(('spec', *fault.path))}: {show(fault.path)}: {fault.message}" for fault in found[1:10]]
+    if len(found) > 10:
+        lines.append(f"… and {len(found) - 10} more")
+    return lines
+
+
+def _places(document: Document, problems: Iterable[Problem]) -> dict[str, Place]:
+    places = {}
+    for problem in problems:
+        path = _path(problem.field)
+        if path in document.places and len(path) > 1:
+            places[problem.field] = document.places[path]
+    return places
+
+
+def _path(text: str) -> Path:
+    """`spec.stages[2].gpuMemory` → ("spec", "stages", 2, "gpuMemory")."""
+    return tuple(
+        int(match[2]) if match[2] and match[2].isdigit() else match[1] or match[2] for match in _FIELD.finditer(text)
+    )
+
+
+__all__ = [
+    "Judgement",
+    "Options",
+    "Reason",
+    "is_manifest",
+    "is_omnimodel",
+    "judge",
+    "judged_layout",
+    "smallest_card",
+]

@@ -1,0 +1,154 @@
+"""`kubectl omni plan`: the verdict, a picture of each card, why, and what would help."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from omni_operator.api.quantities import format_bytes, format_percent
+from omni_operator.cli.judge import Judgement, Options
+from omni_operator.cli.paint import BAD, BOLD, DIM, GOOD, PLAIN, UNSURE, Canvas, Line, Span, canvas_for, wrapped
+from omni_operator.cli.picture_text import slot_lines
+from omni_operator.cli.report import report, setting
+from omni_operator.cli.sources import judgements
+from omni_operator.planning.budget import Verdict
+from omni_operator.planning.layout import Layout, Problem, Severity
+from omni_operator.planning.pictures import pictures
+
+FORMS = ("text", "wide", "json", "yaml", "svg")
+MOST_SLOTS_DRAWN = 8
+REFUSED = 1
+
+
+def plan(files: Sequence[str], options: Options, form: str) -> int:
+    """Prints the plans of all OmniModels in the files. 0: all accepted; 1: at least one is not. Raises BadInput."""
+    judged = judgements(files, options)
+    sys.stdout.write(output(judged, form, canvas_for(sys.stdout)))
+    return 0 if all(judgement.verdict is Verdict.ACCEPTED for judgement in judged) else REFUSED
+
+
+def output(judged: Sequence[Judgement], form: str, canvas: Canvas) -> str:
+    """The plans in one of the forms."""
+    if form == "json":
+        return json.dumps(report(judged), indent=2, ensure_ascii=False) + "\n"
+    if form == "yaml":
+        import yaml
+
+        text: str = yaml.safe_dump(report(judged), sort_keys=False, allow_unicode=True, width=120)
+        return text
+    if form == "svg":
+        from omni_operator.cli.picture_svg import svg
+
+        return svg(judged)
+    lines: list[Line] = []
+    for i, judgement in enumerate(judged):
+        lines += [[Span("")]] if i else []
+        lines += judgement_lines(judgement, canvas, form == "wide")
+    return canvas.draw(lines)
+
+
+def judgement_lines(judgement: Judgement, canvas: Canvas, wide: bool) -> list[Line]:
+    """One plan for the terminal."""
+    lines = [_title(judgement)]
+    layout = judgement.layout
+    if layout is not None:
+        shown = pictures(layout, judgement.split)
+        for picture in shown[:MOST_SLOTS_DRAWN]:
+            notes = {stage.name: _note(judgement, layout, stage.name, wide) for stage in layout.stages}
+            lines += [[Span("")], *slot_lines(picture, canvas, layout.card, notes)]
+        if len(shown) > MOST_SLOTS_DRAWN:
+            lines.append([Span(f"  and {len(shown) - MOST_SLOTS_DRAWN} more GPUs", DIM)])
+        elsewhere = [stage.name for stage in layout.stages if not stage.slots]
+        if elsewhere:
+            lines += [[Span("")], *wrapped([Span("On the CPU: ", DIM), Span(", ".join(elsewhere))], canvas.columns, 2)]
+    lines += [[Span("")], *_verdict_lines(judgement, canvas)]
+    for problem in (*judgement.problems, *judgement.advice):
+        lines += _problem_lines(problem, judgement, canvas, problem in judgement.advice)
+    return [*lines, *_remedy_lines(judgement, canvas), *_note_lines(judgement, canvas)]
+
+
+def _title(judgement: Judgement) -> Line:
+    layout = judgement.layout
+    words: Line = [Span(judgement.name or judgement.source, BOLD)]
+    if layout is not None:
+        gpus = len(layout.slots)
+        words.append(
+            Span(f"  {layout.pipeline}/{layout.variant}, {gpus} GPU{'s' * (gpus != 1)}, {_sharing(layout)}", DIM)
+        )
+    return words
+
+
+def _sharing(layout: Layout) -> str:
+    return "not shared" if layout.unshared else f"shared by {layout.strategy} over {layout.backend}"
+
+
+def _note(judgement: Judgement, layout: Layout, name: str, wide: bool) -> str:
+    """Weights and KV cache where they are known; with `wide`, also process, slots and copies."""
+    stage = next(stage for stage in layout.stages if stage.name == name)
+    parts = []
+    if name in judgement.split:
+        weights, kv = judgement.split[name]
+        parts.append(f"weights {format_bytes(weights)}" + (f", KV {format_bytes(kv)}" if kv else ""))
+    elif stage.kv_cache is not None:
+        parts.append(f"KV {format_bytes(stage.kv_cache)}")
+    if stage.copies > 1:
+        parts.append(f"{stage.copies} copies")
+    if len(stage.slots) > 1 and stage.copies_per_slot == stage.copies:
+        parts.append(f"on GPU {', '.join(map(str, stage.slots))}")
+    if wide:
+        parts.append(f"process {stage.process}")
+        parts += [f"{stage.compute_percentage}% of the threads"] if stage.compute_percentage is not None else []
+    return "; ".join(parts)
+
+
+def _verdict_lines(judgement: Judgement, canvas: Canvas) -> list[Line]:
+    layout = judgement.layout
+    sums = ""
+    if layout is not None and layout.slots:
+        sums = ", ".join(
+            f"GPU {slot} {format_percent(use.total, unlike=layout.limit)}"
+            for slot, use in list(layout.uses.items())[:6]
+        )
+        sums = f"  {sums} of {format_percent(layout.limit)}" + (" …" if len(layout.uses) > 6 else "")
+    word, style = {
+        Verdict.ACCEPTED: ("✓ Accepted", GOOD),
+        Verdict.UNDECIDED: ("? Not decided: something is missing", UNSURE),
+        Verdict.REFUSED: ("✗ Refused", BAD),
+    }[judgement.verdict]
+    if not canvas.unicode:
+        word = word.encode("ascii", "ignore").decode().strip()
+    return wrapped([Span(word, style), Span(sums, DIM)], canvas.columns, 2)
+
+
+def _problem_lines(problem: Problem, judgement: Judgement, canvas: Canvas, advice: bool) -> list[Line]:
+    style = {Severity.ERROR: BAD, Severity.QUESTION: UNSURE, Severity.WARNING: UNSURE}[problem.severity]
+    place = judgement.places.get(problem.field)
+    head = f"{problem.reason}{' (estimate)' if advice else ''}: "
+    words: Line = [Span(f"  {head}", style), Span(problem.message)]
+    if problem.remedy:
+        words.append(Span(f" {problem.remedy}", PLAIN))
+    if place is not None:
+        words.append(Span(f" [line {place.line}]", DIM))
+    return wrapped(words, canvas.columns, 4)
+
+
+def _remedy_lines(judgement: Judgement, canvas: Canvas) -> list[Line]:
+    if not judgement.remedies:
+        return []
+    lines: list[Line] = [[Span("")], [Span("What would fit, the mildest first:", BOLD)]]
+    for i, remedy in enumerate(judgement.remedies, 1):
+        lines += wrapped([Span(f"  {i}. "), Span(remedy.title)], canvas.columns, 5)
+        if remedy.note:
+            lines += wrapped([Span("     "), Span(remedy.note, DIM)], canvas.columns, 5)
+        settings = " ".join(f"--set '{setting(change)}'" for change in remedy.changes)
+        if len(remedy.changes) <= 3:
+            lines += wrapped([Span("     "), Span(settings, DIM)], canvas.columns, 5)
+    return lines
+
+
+def _note_lines(judgement: Judgement, canvas: Canvas) -> list[Line]:
+    lines: list[Line] = [[Span("")]] if judgement.notes else []
+    for note in judgement.notes:
+        lines += wrapped([Span("  note: ", DIM), Span(note, DIM)], canvas.columns, 4)
+    return lines

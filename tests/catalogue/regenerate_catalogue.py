@@ -2,8 +2,9 @@
 
     python tests/catalogue/regenerate_catalogue.py [--check]
 
-Runs in the environment of `tests/contract/requirements.txt`, which needs neither torch nor a GPU. Nothing of the
-operator is imported, and the operator imports nothing of upstream: the data file is all that passes between them.
+Runs in the environment of `tests/contract/requirements.txt` and `requirements-small.txt`, installed without further
+dependencies: it needs neither torch nor a GPU. Nothing of the operator is imported, and the operator imports nothing of
+upstream: the data file is all that passes between them.
 """
 
 from __future__ import annotations

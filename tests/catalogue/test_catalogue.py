@@ -100,7 +100,7 @@ def test_pipelines_are_what_upstream_declares() -> None:
     made = ROOT / ".cache/venvs/contract/bin/python"
     python = os.environ.get("OMNI_CONTRACT_PYTHON") or (str(made) if made.exists() else sys.executable)
     if python == sys.executable and find_spec("sglang_omni") is None:
-        pytest.skip("sglang-omni is not installed: make the environment of tests/contract/requirements.txt")
+        pytest.skip("sglang-omni is not installed: make the environment of docs/catalogue.md")
     script = ROOT / "tests/catalogue/regenerate_catalogue.py"
     run = subprocess.run([python, str(script), "--check"], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr

@@ -14,9 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from omni_operator.catalogue import model_sizes
 from omni_operator.catalogue.checkpoint import INDEX, read_checkpoint
 from omni_operator.catalogue.folder import MAX_JSON, CheckpointError
 from omni_operator.catalogue.safetensors import MAX_HEADER
+from omni_operator.planning.estimate import Workload, stage_needs
+from tests.estimate.layouts import one_h100
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -279,3 +282,30 @@ def test_the_sum_is_that_of_the_tensors(tmp_path: Path, shapes: dict[str, list[i
         tensors[name] = ("BF16", shape, size)
     found = read_checkpoint(model(tmp_path / "m", model=tensors))
     assert found.size.weights == sum(size for _, _, size in tensors.values())
+
+
+def test_an_index_may_write_its_total_as_a_float(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m")
+    index(folder, {"a": "one.safetensors"}, 1.5e10)
+    assert read_checkpoint(folder).size.weights == 15 * 10**9
+    for total in (None, "many", True, -1, 0.5):
+        index(folder, {"a": "one.safetensors"}, total)
+        with pytest.raises(CheckpointError, match="total_size"):
+            read_checkpoint(folder)
+
+
+def test_a_folder_gives_the_same_estimate_as_the_catalogues_size(tmp_path: Path) -> None:
+    size = model_sizes()["qwen/qwen3-omni-30b-a3b-instruct"]
+    prefixes = {
+        "thinker": "thinker.model.",
+        "audio_encoder": "thinker.audio_tower.",
+        "image_encoder": "thinker.visual.",
+    }
+    tensors: Tensors = {
+        prefixes.get(name, f"{name}.") + "w": ("BF16", [part.weights // 2], part.weights)
+        for name, part in size.components.items()
+    }
+    read = read_checkpoint(model(tmp_path / "m", QWEN, model=tensors)).size
+    for share in ("70%", "78%", "85%"):
+        layout = one_h100(share)
+        assert stage_needs(layout, read, Workload(32768)) == stage_needs(layout, size, Workload(32768))

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 
+from omni_operator.api.quantities import Share
 from omni_operator.api.reasons import Reason
 from omni_operator.catalogue import Card, cards
 from omni_operator.planning.estimate import (
@@ -19,7 +20,7 @@ from omni_operator.planning.estimate import (
     room_for,
     stage_needs,
 )
-from omni_operator.planning.layout import Layout, Problem, Severity
+from omni_operator.planning.layout import Layout, Neighbour, Problem, Severity
 from tests.estimate.layouts import QWEN, one_h100, size_of, with_budget
 
 GB = 10**9
@@ -174,3 +175,18 @@ def test_a_workload_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
 
 def _errors(layout: Layout, workload: Workload) -> list[Problem]:
     return [p for p in check_estimate(layout, size_of(QWEN), workload) if p.severity is Severity.ERROR]
+
+
+def test_what_a_neighbour_holds_is_in_the_account() -> None:
+    layout = replace(one_h100("60%"), neighbours=(Neighbour("other", 0, Share(Fraction(1, 4))), Neighbour("third", 0)))
+    (account,) = accounts(layout, size_of(QWEN))
+    lines = {line.stage: line.size for line in account.lines}
+    assert lines["other"] == account.card // 4
+    assert account.unknown == ("third",)
+    assert account.missing > 0
+
+
+def test_bytes_and_tokens_of_the_account_are_whole_numbers() -> None:
+    for need in stage_needs(one_h100("78%"), size_of(QWEN), Workload()).values():
+        assert all(type(part.size) is int for part in need.parts)
+        assert need.token.denominator == 1

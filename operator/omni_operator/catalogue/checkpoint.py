@@ -151,9 +151,10 @@ def _from_index_or_shape(folder: ModelFolder, config: Mapping[str, Any]) -> Comp
     if folder.has(INDEX):
         metadata = folder.json(INDEX).get("metadata")
         total = metadata.get("total_size") if isinstance(metadata, dict) else None
-        if type(total) is not int or not 0 < total < 2**53:
+        # Some tools write the total as 1.5e10.
+        if not isinstance(total, int | float) or isinstance(total, bool) or not 0 < total < 2**53 or total % 1:
             raise CheckpointError(f"{INDEX} has no metadata.total_size, and none of its files is here")
-        return Component(WHOLE, total, dtype, kv)
+        return Component(WHOLE, int(total), dtype, kv)
     for place in TEXT_CONFIGS:
         found = _at(config, place)
         if found is not None and "vocab_size" in found:

@@ -55,7 +55,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Line:
-    """One stage in a card's account: all its copies there. `size` is in bytes, None where nobody knows."""
+    """One stage in a card's account, all its copies there, or a neighbour. `size` is in bytes, None if unknown."""
 
     stage: str
     size: int | None
@@ -111,7 +111,10 @@ def accounts(layout: Layout, size: ModelSize, workload: Workload | None = None) 
         SlotAccount(
             slot,
             layout.card.memory,
-            tuple(_line(layout, layout.card, stage, size, workload or Workload()) for stage in layout.on_slot(slot)),
+            (
+                *(_line(layout, layout.card, stage, size, workload or Workload()) for stage in layout.on_slot(slot)),
+                *_others(layout, layout.card, slot),
+            ),
             held_back,
         )
         for slot in layout.slots
@@ -192,6 +195,14 @@ def _line(layout: Layout, card: Card, stage: Stage, size: ModelSize, workload: W
     if need is None:
         return Line(stage.name, None, False)
     return Line(stage.name, need.total * stage.copies_per_slot, False, need)
+
+
+def _others(layout: Layout, card: Card, slot: int) -> Iterator[Line]:
+    """What other tenants are known to hold of a slot's card."""
+    for neighbour in layout.neighbours:
+        if neighbour.slot == slot:
+            held = neighbour.footprint
+            yield Line(neighbour.name, None if held is None else held.bytes_of(card.memory), held is not None)
 
 
 def _of_slot(account: SlotAccount) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+from kubernetes.aio.client import V1Lease, V1ObjectMeta
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.leaderelection.electionconfig import Config
 from kubernetes.aio.leaderelection.leaderelection import LeaderElection
@@ -34,7 +35,9 @@ class _Lock(LeaseLock):  # type: ignore[misc]
             return False, ApiException(status=0, reason=repr(error))
 
     async def create(self, name: str, namespace: str, election_record: Any) -> Any:
-        return await self._tried(super().create(name, namespace, election_record))
+        """The client's own passes `pretty=True` to a parameter that takes text (37.0.2), and so never succeeds."""
+        body = V1Lease(metadata=V1ObjectMeta(name=name), spec=self.update_lease(election_record))
+        return await self._tried(self.api_instance.create_namespaced_lease(namespace, body))
 
     async def update(self, name: str, namespace: str, updated_record: Any) -> Any:
         return await self._tried(super().update(name, namespace, updated_record))
@@ -42,7 +45,7 @@ class _Lock(LeaseLock):  # type: ignore[misc]
     async def _tried(self, call: Any) -> Any:
         try:
             return await call
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
             log.warning("lease: %r", error)
             return False
 

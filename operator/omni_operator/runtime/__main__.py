@@ -21,12 +21,10 @@ def main() -> int:
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
     )
-    logging.getLogger("kopf").setLevel(logging.WARNING)
+    logging.getLogger("kopf").setLevel(logging.ERROR)
     try:
         asyncio.run(run(settings))
-    except KeyboardInterrupt:
-        return 0
-    except (KubeError, OSError) as error:
+    except (KubeError, OSError, RuntimeError) as error:
         print(f"omni-operator: {error}", file=sys.stderr)
         return 1
     return 0

@@ -42,6 +42,8 @@ class Controller:
     client: Client
     settings: Settings
     metrics: Metrics
+    namespace: str = ""
+    """Look after this namespace only; empty: all."""
     workers: int = 4
     resync_seconds: float = 300.0
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -121,7 +123,7 @@ class Controller:
         while True:
             await asyncio.sleep(self.resync_seconds * random.uniform(0.9, 1.1))
             with suppress(KubeError):
-                for model in await self.client.list_all(OMNI_MODELS, None):
+                for model in await self.client.list_all(OMNI_MODELS, self.namespace or None):
                     meta = model["metadata"]
                     self.queue.add_after(
                         Key(meta["namespace"], meta["name"]), random.uniform(0, self.resync_seconds / 10)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import threading
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import kopf
 
 from omni_operator.api import names
-from omni_operator.kube.client import connect
+from omni_operator.kube.client import KubeError, connect
 from omni_operator.kube.lease import lead
 from omni_operator.rendering import Settings
 from omni_operator.runtime import health
@@ -30,20 +33,27 @@ WATCHED_CHILDREN = (
 )
 
 
-def watch(registry: kopf.OperatorRegistry, controller: Controller) -> None:
-    """Register handlers that turn every event into its OmniModel's key."""
+def handlers(add: Callable[[Key], object]) -> kopf.OperatorRegistry:
+    """Handlers that turn every event into its OmniModel's key."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    async def log_in(**arguments: Any) -> kopf.ConnectionInfo | None:
+        """The pod's service account, or KUBECONFIG: kopf's own readers, which need no second Kubernetes client."""
+        return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)
     async def model_changed(namespace: str | None, name: str | None, **_: Any) -> None:
-        controller.queue.add(Key(str(namespace), str(name)))
+        add(Key(str(namespace), str(name)))
 
     async def child_changed(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
         owner = labels.get(names.MODEL_LABEL)
         if owner:
-            controller.queue.add(Key(str(namespace), owner))
+            add(Key(str(namespace), owner))
 
     for group, version, plural in WATCHED_CHILDREN:
         kopf.on.event(group, version, plural, id="child", registry=registry)(child_changed)
+    return registry
 
 
 def kopf_settings() -> kopf.OperatorSettings:
@@ -61,44 +71,82 @@ def kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-async def run(settings: OperatorSettings) -> None:
-    """Serve health, take the Lease, then watch and reconcile until told to stop, or until the Lease is lost."""
-    metrics = Metrics()
-    state = {"leading": False}
-    server = await health.serve(settings.health_port, metrics, lambda: True, lambda: True)
-    stop = asyncio.Event()
-    try:
-        async with await connect() as client:
-            controller = Controller(
-                client,
-                Settings(settings.stage_image, settings.image_pull_policy),
-                metrics,
-                settings.workers,
-                settings.resync_seconds,
-            )
-            registry = kopf.OperatorRegistry()
-            watch(registry, controller)
-            async with lead(client, settings.lease_namespace, settings.pod_name) as lost:
-                state["leading"] = True
-                log.info("leading; watching %s", settings.namespace or "all namespaces")
-                await _until_first_ends(
-                    controller.run(),
-                    kopf.operator(
-                        registry=registry,
-                        settings=kopf_settings(),
-                        clusterwide=not settings.namespace,
-                        namespaces=[settings.namespace] if settings.namespace else [],
-                        stop_flag=stop,
-                    ),
-                    lost.wait(),
+async def watch(namespace: str, add: Callable[[Key], object]) -> None:
+    """Watch until cancelled. Raises what ended kopf, which never ends by itself otherwise.
+
+    kopf has a thread and an event loop of its own: when it stops, it waits 5 s for every task of its loop that it did
+    not make, and then cancels it.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    stop = threading.Event()
+
+    def add_from_thread(key: Key) -> None:
+        loop.call_soon_threadsafe(add, key)
+
+    def body() -> None:
+        error: BaseException = RuntimeError("kopf stopped watching")
+        try:
+            asyncio.run(
+                kopf.operator(
+                    registry=handlers(add_from_thread),
+                    settings=kopf_settings(),
+                    clusterwide=not namespace,
+                    namespaces=[namespace] if namespace else [],
+                    stop_flag=stop,
                 )
+            )
+        except Exception as failure:
+            error = failure
+        if not stop.is_set():
+            loop.call_soon_threadsafe(ended.set_exception, error)
+
+    threading.Thread(target=body, name="kopf", daemon=True).start()
+    try:
+        await ended
+    finally:
+        stop.set()
+
+
+async def run(settings: OperatorSettings) -> None:
+    """Serve health, take the Lease, then watch and reconcile until SIGTERM or SIGINT.
+
+    Raises KubeError or RuntimeError when the Lease is lost or watching ends: the process must not go on alone.
+    """
+    metrics = Metrics()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    server = await health.serve(settings.health_port, metrics, lambda: True, lambda: True)
+    try:
+        await _first_to_end(stop.wait(), _work(settings, metrics))
     finally:
         await server.cleanup()
 
 
-async def _until_first_ends(*coroutines: Any) -> None:
+async def _work(settings: OperatorSettings, metrics: Metrics) -> None:
+    async with await connect() as client:
+        controller = Controller(
+            client,
+            Settings(settings.stage_image, settings.image_pull_policy),
+            metrics,
+            settings.namespace,
+            settings.workers,
+            settings.resync_seconds,
+        )
+        async with lead(client, settings.lease_namespace, settings.pod_name) as lost:
+            log.info("leading; watching %s", settings.namespace or "all namespaces")
+            await _first_to_end(controller.run(), watch(settings.namespace, controller.queue.add), _raise_when(lost))
+
+
+async def _raise_when(lost: asyncio.Event) -> None:
+    await lost.wait()
+    raise KubeError("lease", 0, "Lost", "another operator may lead now")
+
+
+async def _first_to_end(*coroutines: Coroutine[Any, Any, object]) -> None:
     """Run all; when one ends, cancel the others and raise its error, if it has one."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

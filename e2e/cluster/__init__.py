@@ -14,7 +14,7 @@ from pathlib import Path
 from e2e.cluster.binaries import binaries
 from e2e.cluster.control_plane import control_plane
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.layout import DEFAULT_NAME, Instance
+from e2e.cluster.layout import CLUSTERS, DEFAULT_NAME, Instance
 from e2e.cluster.node import Cluster, Gpus, down, running, up
 from e2e.cluster.progress import Progress
 
@@ -29,12 +29,27 @@ __all__ = [
     "control_plane",
     "down",
     "external_kubeconfig",
+    "refuse_external",
     "running",
     "up",
 ]
 
 
 def external_kubeconfig() -> Path | None:
-    """The kubeconfig of the cluster that the user already has (`KUBECONFIG`), which is then used instead of ours."""
-    value = os.environ.get("KUBECONFIG", "")
-    return Path(value.split(os.pathsep)[0]) if value else None
+    """The kubeconfig of the cluster that the user already has (`KUBECONFIG`), which is then used instead of ours.
+
+    One that we wrote ourselves, and that the user exported, is ours.
+    """
+    value = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+    if not value or Path(value).resolve().is_relative_to(CLUSTERS):
+        return None
+    return Path(value)
+
+
+def refuse_external(doing: str) -> None:
+    """Raise ClusterError where `KUBECONFIG` names a cluster that is not ours, whose nodes are out of reach."""
+    if external := external_kubeconfig():
+        raise ClusterError(
+            f"KUBECONFIG names a cluster that is not ours ({external}), so we cannot {doing}",
+            "push images to a registry which that cluster reaches, or unset KUBECONFIG",
+        )

@@ -21,6 +21,7 @@ from e2e.cluster import (
     control_plane,
     down,
     external_kubeconfig,
+    refuse_external,
     running,
     up,
 )
@@ -116,12 +117,8 @@ def _status(parsed: argparse.Namespace, progress: Progress) -> int:
 
 
 def _load(parsed: argparse.Namespace, progress: Progress) -> int:
-    if external_kubeconfig():
-        raise ClusterError(
-            "KUBECONFIG is set, and images cannot be put into the nodes of a cluster that is not ours",
-            "push them to a registry which that cluster reaches, or unset KUBECONFIG",
-        )
-    _running(parsed.name).load(parsed.archives, progress)
+    refuse_external("load images into its nodes")
+    _running(parsed.name).images.load(parsed.archives, progress)
     return 0
 
 

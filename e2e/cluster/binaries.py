@@ -7,6 +7,7 @@ number of processes may ask at the same time and one of them builds.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -138,7 +139,8 @@ def _built(module_set: ModuleSet, progress: Progress) -> Path:
     )
     folder = BIN / f"{module_set.name}-{key}"
     if folder.is_dir():
-        os.utime(folder)  # so that the newest folder is the one last used
+        with contextlib.suppress(PermissionError):  # another user's cache serves as well
+            os.utime(folder)  # so that the newest folder is the one last used
         return folder
     with _locked(BIN / f"{module_set.name}.lock", progress, module_set.name):
         if not folder.is_dir():

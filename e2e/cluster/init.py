@@ -161,9 +161,15 @@ class Init:
             self._start_what_is_due()
             self._report()
             self._wait()
-        for daemon in self.daemons.values():
+        self._end()
+
+    def _end(self) -> None:
+        """Returns when every daemon is gone, so that whoever waits for this process may remove their files."""
+        for daemon in (running := [each for each in self.daemons.values() if each.pid is not None]):
             daemon.kill()
-        self._reap()
+        for daemon in running:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(daemon.pid or -1, 0)
 
     def _set_up(self) -> None:
         path = self.state / "setup.json"

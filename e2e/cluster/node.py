@@ -21,7 +21,7 @@ from e2e.cluster.control_plane import failed, issue_control_plane, repeatedly_en
 from e2e.cluster.daemons import ControlPlanePlan, NodePlan, Spec, control_plane_daemons, node_daemons, spec
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.gates import written
-from e2e.cluster.images import load_archives
+from e2e.cluster.images import NodeImages
 from e2e.cluster.layout import CDI, KUBELET_ROOT, NODE, REPOSITORY, STORE, Instance
 from e2e.cluster.network import Addresses, choose, lay_cable, machine_lock, taken_networks
 from e2e.cluster.node_files import NodeFacts, node_files
@@ -76,9 +76,10 @@ class Cluster:
         entered = ["nsenter", f"--target={self.record.init.pid}", "--net", "--pid", "--mount"]
         return [*entered, *(str(each) for each in command)]
 
-    def load(self, archives: Sequence[Path], progress: Progress | None = None) -> None:
-        """Import image archives into the node's containerd; those that it has already are skipped."""
-        load_archives(self.inside, self.programs["ctr"], archives, progress or Progress(quiet=True))
+    @property
+    def images(self) -> NodeImages:
+        """The images in the node's containerd."""
+        return NodeImages(self.inside, self.programs["ctr"])
 
     @property
     def gpu_plugin(self) -> Path:
@@ -261,7 +262,7 @@ def _facts(instance: Instance, addresses: Addresses) -> NodeFacts:
 def _make_ready(cluster: Cluster, archives: Sequence[Path]) -> None:
     instance, node = cluster.instance, cluster.addresses.node
     _wait_for(instance, "containerd", lambda: _succeeds(cluster.inside(cluster.programs["ctr"], "version")))
-    cluster.load(archives)
+    cluster.images.load(archives, Progress(quiet=True))
     _wait_for(instance, "the API server", lambda: init.answers(f"https:{node}:{API_PORT}/readyz"))
     dns = (MANIFESTS / "coredns.yaml").read_text().replace("NODE_ADDRESS", node)
     cluster.kubectl("apply", "-f", "-", stdin=dns.replace("DNS_ADDRESS", cluster.addresses.dns_service))

@@ -1,56 +1,71 @@
-"""The commands and their options. Everything behind them is imported when it is run, so that a start is short."""
+"""The commands by name. Only the module of the one that is run is imported, so that a start is short.
+
+Parsed with argparse on purpose: typer 0.29 loads pydantic for every option and rich for its help, and that alone takes
+longer than a plan may.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import argparse
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
 
-import typer
 
-app = typer.Typer(
-    name="kubectl-omni",
-    help="Plan omni-modal models on shared GPUs: will it fit, why not, and what would.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+@dataclass(frozen=True)
+class Command:
+    """A command and the module behind it, which is a `CommandModule`."""
+
+    name: str
+    help: str
+    module: str
+
+
+class CommandModule(Protocol):
+    """What a command's module has."""
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Runs it; the exit code comes back. Raises BadInput."""
+
+
+COMMANDS = (
+    Command("plan", "will it fit, why not, and what would", "omni_operator.cli.plan"),
+    Command("estimate", "what a model needs, stage by stage, and which cards can", "omni_operator.cli.estimate"),
+    Command("solve", "slots and shares for a model on given cards", "omni_operator.cli.solve"),
+    Command("import", "a file of sglang-omni or vLLM-Omni as an OmniModel", "omni_operator.cli.import_"),
+    Command("render", "the manifests that the operator would make", "omni_operator.cli.render"),
 )
 
-Files = Annotated[
-    list[str], typer.Argument(metavar="FILE…", help="OmniModels, or files of sglang-omni or vLLM-Omni; - is stdin.")
-]
-Cards = Annotated[
-    list[str] | None,
-    typer.Option("--card", help="Plan on this card, a name or a memory such as 81559Mi. Several: on the smallest."),
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Change the spec first, e.g. 'stages[thinker].gpuMemory=80%'."),
-]
+
+def run(arguments: Sequence[str], commands: Sequence[Command] = COMMANDS) -> int:
+    """Runs the command that the arguments name. Usage errors end the process with code 2, as argparse does."""
+    chosen = next((command for command in commands if arguments[:1] == [command.name]), None)
+    if chosen is None:
+        return _no_command(arguments, commands)
+    module = cast(CommandModule, importlib.import_module(chosen.module))
+    parser = argparse.ArgumentParser(f"kubectl omni {chosen.name}", description=module.__doc__, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    module.arguments(parser)
+    return module.run(parser.parse_intermixed_args(arguments[1:]))
 
 
-@app.callback()
-def _commands() -> None:
-    """Keeps a single command a subcommand."""
+def _no_command(arguments: Sequence[str], commands: Sequence[Command]) -> int:
+    """Help, the version, or what is wrong with the first word."""
+    parser = argparse.ArgumentParser(
+        "kubectl omni", description="Omni-modal models on shared GPUs.", formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--version", action="store_true", help="show the version")
+    rows = "\n".join(f"{command.name:10} {command.help}" for command in commands)
+    names = [command.name for command in commands]
+    parser.add_argument("command", nargs="?", choices=names, metavar="COMMAND", help=rows)
+    if parser.parse_args(arguments).version:
+        from importlib.metadata import version
 
-
-@app.command()
-def plan(
-    files: Files,
-    output: Annotated[str, typer.Option("--output", "-o", help="text, wide, json, yaml or svg.")] = "text",
-    card: Cards = None,
-    set_: Sets = None,
-    held: Annotated[
-        list[str] | None,
-        typer.Option("--held", metavar="SLOT=AMOUNT", help="What others hold of a card, e.g. 0=26Gi."),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse whatever has a warning.")] = False,
-) -> None:
-    """Will it fit, why not, and what would. Exit code 0: accepted, 1: not accepted, 2: bad input."""
-    from omni_operator.cli.judge import Options
-    from omni_operator.cli.plan import FORMS
-    from omni_operator.cli.plan import plan as run
-
-    if output not in FORMS:
-        raise typer.BadParameter(f"must be one of {', '.join(FORMS)}", param_hint="--output")
-    options = Options(tuple(card or ()), tuple(set_ or ()), tuple(held or ()), strict)
-    raise typer.Exit(run(files, options, output))
+        print(f"kubectl-omni {version('omni-operator')}")
+        return 0
+    parser.print_help()
+    return 0 if not arguments else 2

@@ -51,6 +51,8 @@ class Judgement:
     source: str
     layout: Layout | None
     problems: tuple[Problem, ...]
+    model: str = ""
+    """Its hub id or path."""
     advice: tuple[Problem, ...] = ()
     """What the estimate says, where the model's size is known."""
     remedies: tuple[Remedy, ...] = ()
@@ -79,7 +81,7 @@ def judge(document: Document, options: Options) -> Judgement:
     if layout is None:
         problems = resolution.problems
         places = _places(document, problems)
-        return Judgement(name, document.place(()).source, None, problems, places=places)
+        return Judgement(name, document.place(()).source, None, problems, spec["model"]["id"], places=places)
     layout = replace(layout, neighbours=_neighbours(options.held))
     problems = (*check(layout), *check_names(name or "omni-model", layout), *resolution.problems)
     judged = judged_layout(name, document.place(()).source, layout, problems, spec["model"]["id"], options.strict)
@@ -98,7 +100,7 @@ def judged_layout(
     order = {Severity.ERROR: 0, Severity.QUESTION: 1, Severity.WARNING: 2}
     problems = tuple(sorted(problems, key=lambda problem: order[problem.severity]))
     offered = remedies(layout, floor=floor, lighter=lighter) if refused(problems) else ()
-    return Judgement(name, source, layout, problems, advice, offered, split=split)
+    return Judgement(name, source, layout, problems, model, advice, offered, split=split)
 
 
 def is_omnimodel(data: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -89,6 +89,18 @@ def wrapped(spans: Line, columns: int, indent: int = 0) -> list[Line]:
                 used, gap = indent, ""
             lines[-1].append(Span(gap + word, span.style))
             used += len(gap) + len(word)
+    return lines
+
+
+def table(rows: Sequence[Sequence[str]], canvas: Canvas) -> list[Line]:
+    """Columns as wide as their widest cell; the last one is wrapped. The first row is the head."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    indent = sum(widths) + 2 * len(widths) + 2
+    lines: list[Line] = []
+    for number, row in enumerate(rows):
+        style = DIM if number == 0 else PLAIN
+        cells = "  " + "".join(f"{cell:{width}}  " for cell, width in zip(row, widths, strict=False))
+        lines += wrapped([Span(cells, style), Span(row[-1], style)], canvas.columns, min(indent, canvas.columns // 2))
     return lines
 
 

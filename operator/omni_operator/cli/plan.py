@@ -1,7 +1,14 @@
-"""`kubectl omni plan`: the verdict, a picture of each card, why, and what would help."""
+"""Will it fit, why not, and what would.
+
+Shows the verdict that the operator would give, a picture of each card, the reasons, and what would help, each checked
+by the same rules. Files are OmniModels (several documents are fine), or pipeline files of sglang-omni or vLLM-Omni.
+
+exit code: 0 all accepted, 1 one or more not accepted, 2 bad input
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -21,10 +28,34 @@ MOST_SLOTS_DRAWN = 8
 REFUSED = 1
 
 
-def plan(files: Sequence[str], options: Options, form: str) -> int:
-    """Prints the plans of all OmniModels in the files. 0: all accepted; 1: at least one is not. Raises BadInput."""
-    judged = judgements(files, options)
-    sys.stdout.write(output(judged, form, canvas_for(sys.stdout)))
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="file, or - for standard input")
+    parser.add_argument("-o", "--output", choices=FORMS, default="text", help="form of the output (text)")
+    parser.add_argument(
+        "--card",
+        action="append",
+        default=[],
+        help="card or memory, such as h200 or 81559Mi; several: the smallest counts",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="change the spec first, such as 'stages[thinker].gpuMemory=80%%'",
+    )
+    parser.add_argument(
+        "--held", action="append", default=[], metavar="SLOT=AMOUNT", help="what others hold of a card, such as 0=26Gi"
+    )
+    parser.add_argument("--strict", action="store_true", help="refuse whatever has a warning")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the plans of all OmniModels in the files. Raises BadInput."""
+    options = Options(tuple(arguments.card), tuple(arguments.set), tuple(arguments.held), arguments.strict)
+    judged = judgements(arguments.files, options)
+    sys.stdout.write(output(judged, arguments.output, canvas_for(sys.stdout)))
     return 0 if all(judgement.verdict is Verdict.ACCEPTED for judgement in judged) else REFUSED
 
 

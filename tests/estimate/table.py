@@ -209,6 +209,7 @@ def _estimate(row: Mapping[str, Any]) -> int | Fraction:
         "used": weights + CUDA_CONTEXT + ceil(token * tokens) + ceil(HELD_BACK * card),
         "fixed": weights + CUDA_CONTEXT,
         "room": int((share - weights - CUDA_CONTEXT) / token) if token else 0,
+        "left": share - weights - CUDA_CONTEXT,
         "share": share + ceil(HELD_BACK * card),
     }
     return estimates[row["kind"]]

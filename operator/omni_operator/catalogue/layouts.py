@@ -29,6 +29,7 @@ class TriedLayout:
     engine: str
     model: str
     pipeline: str
+    """Empty where only vLLM-Omni serves the model."""
     variant: str
     card: str
     stages: tuple[TriedStage, ...]

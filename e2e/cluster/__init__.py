@@ -3,7 +3,8 @@
     with control_plane(folder) as kubeconfig: ...        # API only: no root, no containers, seconds
     cluster = up("omni", Gpus(2, "h100-80gb")); down("omni")   # a node with containers and invented GPUs: root
 
-Where `KUBECONFIG` is set, the command line uses that cluster and builds nothing; `external_kubeconfig` says so to tests.
+Where `KUBECONFIG` names another cluster, the command line uses that one and builds nothing; `external_kubeconfig` says
+so to tests.
 """
 
 from __future__ import annotations

@@ -163,11 +163,13 @@ def _build(module_set: ModuleSet, source: Path, ldflags: str, folder: Path, prog
         for done, line in enumerate(process.stderr or (), start=1):
             tail = [*tail[-30:], line.rstrip()]
             finished = len(list(unfinished.iterdir()))
-            step.show(f"{done} of at most {total} packages, {finished} of {len(module_set.programs)} programs: {tail[-1]}")
+            step.show(
+                f"{done} of at most {total} packages, {finished} of {len(module_set.programs)} programs: {tail[-1]}"
+            )
     if process.returncode:
         raise ClusterError(
             f"`go build` of {module_set.name} failed",
-            "read the compiler's message above; without a network, set GOPROXY to a proxy or GOFLAGS=-mod=mod to a cache",
+            "read the compiler's message; where modules cannot be fetched, point GOPROXY at a proxy that has them",
             [line for line in tail if " " in line][-10:],
         )
     for made, wanted in module_set.renamed.items():

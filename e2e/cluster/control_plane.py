@@ -1,8 +1,8 @@
 """An API-only control plane: etcd, kube-apiserver, kube-controller-manager and, if wanted, kube-scheduler and KWOK.
 
 It needs no root and no namespaces, listens on one free loopback port, and any number run side by side. A guardian
-process (`init.py`) keeps the daemons; it ends, and takes them along, as soon as the process that asked for them is gone,
-however that went.
+process (`init.py`) keeps the daemons; it ends, and takes them along, as soon as the process that asked for them is
+gone, however that went.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ PORT_ATTEMPTS = 3
 def control_plane(
     directory: Path, *, scheduler: bool = False, kwok: bool = False, progress: Progress | None = None
 ) -> Iterator[Path]:
-    """Run a control plane with its state in `directory`, which may not exist yet; yields the administrator's kubeconfig.
+    """Run a control plane with its state in `directory`, which may not exist yet; yields the kubeconfig of its admin.
 
-    Returns when the API server is ready. With `kwok`, nodes annotated `kwok.x-k8s.io/node: fake`, and pods on them, are
+    The API server is ready by then. With `kwok`, nodes annotated `kwok.x-k8s.io/node: fake`, and pods on them, are
     played. Raises ClusterError if a daemon does not come up.
     """
     sets = (*CONTROL_PLANE_SETS, "kwok") if kwok else CONTROL_PLANE_SETS

@@ -24,8 +24,9 @@ ETCD_SOCKET = "etcd.sock"
 class ControlPlanePlan:
     """What the API server and its companions need to know.
 
-    `state` is where etcd keeps its data and its sockets. etcd and the API server run in that folder (as `init.py` does) and name the sockets
-    relative to it, since a Unix socket's path may not exceed 107 bytes and a test's folder often does.
+    `state` is where etcd keeps its data and its sockets. etcd and the API server run in that folder (as `init.py` does)
+    and name the sockets relative to it, since a Unix socket's path may not exceed 107 bytes, and a test's folder often
+    does.
     """
 
     programs: Mapping[str, Path]

@@ -1,4 +1,4 @@
-"""The one error of this package: what is wrong, and what to do about it. The command line prints it without a traceback."""
+"""The one error of this package: what is wrong, and what to do about it. Command lines print it without a traceback."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class NodeImages:
 
 
 def archived_images(archive: Path) -> dict[str, str]:
-    """{image name: digest} of an OCI archive; empty for docker's format, whose digest is only known after its import."""
+    """{image name: digest} of an OCI archive; empty for docker's format, whose digest an import makes."""
     try:
         with tarfile.open(archive) as tar:
             index = tar.extractfile("index.json")
@@ -88,4 +88,6 @@ def archived_images(archive: Path) -> dict[str, str]:
 
 def _refused(message: str) -> ClusterError:
     lines = message.strip().splitlines()[-5:]
-    return ClusterError("containerd refused", "see its message; `python -m e2e.cluster logs containerd` has more", lines)
+    return ClusterError(
+        "containerd refused", "see its message; `python -m e2e.cluster logs containerd` has more", lines
+    )

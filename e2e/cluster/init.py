@@ -5,14 +5,14 @@ Run as a script, without the rest of the package, since it may be the first proc
     python -I -S init.py STATE [--guard FD]
 
 It promises that
-- every `STATE/daemons/*.json` runs, is started again when it ends, and is stopped when its file goes (SIGHUP reads anew);
+- every `STATE/daemons/*.json` runs, is started again when it ends, and is stopped when its file goes (SIGHUP: look);
 - whatever ends this process ends every daemon (each asks the kernel for a SIGKILL at its parent's death);
 - with `--guard`, it ends when the other end of that pipe closes, so a killed test leaves nothing behind;
 - orphans are reaped, and `STATE/status.json` says what runs, how often it was started and how it last ended.
 
-A daemon's file: `{"argv": [...], "env": {...}, "cwd": "/", "log": "path", "after": ["tcp:HOST:PORT" | "unix:PATH" |
-"http:HOST:PORT/PATH" | "https:…", ...], "once": false}`. `after` lists what must answer before it starts. With `once`, it runs to
-its end and is not started again; STATE/setup.json, a list of commands, runs before anything.
+A daemon's file: `{"argv": [...], "env": {...}, "cwd": "/", "log": "path", "after": [...]}`. `after` lists what must
+answer before it starts: `unix:PATH`, `tcp:HOST:PORT`, `http:HOST:PORT/PATH` or `https:…`. STATE/setup.json, a list of
+commands, runs before anything.
 """
 
 from __future__ import annotations
@@ -54,10 +54,6 @@ class Daemon:
     ended: str = ""
     due: float = 0.0
 
-    @property
-    def done(self) -> bool:
-        return self.pid is None and self.starts > 0 and bool(self.spec.get("once"))
-
     def start(self) -> None:
         self.pid = spawn(self.spec)
         self.starts += 1
@@ -75,7 +71,7 @@ class Daemon:
                     kill(self.pid, signal.SIGKILL)
 
     def report(self) -> dict[str, Any]:
-        return {"pid": self.pid, "starts": self.starts, "ended": self.ended, "done": self.done}
+        return {"pid": self.pid, "starts": self.starts, "ended": self.ended}
 
 
 def spawn(spec: dict[str, Any]) -> int:
@@ -148,10 +144,10 @@ class Init:
 
     def run(self) -> None:
         os.chdir(self.state)  # relative sockets in `after` are meant from here
-        for each in os.listdir("/proc/self/fd"):  # a lock or a pipe that was handed over stays with this process
-            if int(each) > 2:
+        for opened in os.listdir("/proc/self/fd"):  # a lock or a pipe that was handed over stays with this process
+            if int(opened) > 2:
                 with contextlib.suppress(OSError):
-                    os.set_inheritable(int(each), False)
+                    os.set_inheritable(int(opened), False)
         signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
         for each in WATCHED:  # the first process of a namespace never gets a signal that it has no handler for
             signal.signal(each, _nothing)
@@ -188,7 +184,7 @@ class Init:
             self.daemons.setdefault(name, Daemon(name, spec))
 
     def _waiting(self) -> list[Daemon]:
-        return [each for each in self.daemons.values() if each.pid is None and not each.done]
+        return [each for each in self.daemons.values() if each.pid is None]
 
     def _start_what_is_due(self) -> None:
         still_leaving = {each.name for each in self.leaving if each.pid is not None}

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from e2e.cluster.errors import ClusterError
 
-POD_RANGES = ipaddress.ip_network("10.244.0.0/16")
-SERVICE_RANGES = ipaddress.ip_network("10.96.0.0/16")
+POD_RANGES = ipaddress.IPv4Network("10.244.0.0/16")
+SERVICE_RANGES = ipaddress.IPv4Network("10.96.0.0/16")
 MACHINE_LOCK = Path("/run/lock/omni-cluster-network.lock")
 LINK_IN_NODE = "eth0"
 
@@ -78,7 +78,7 @@ def choose(taken: Iterable[str]) -> Addresses:
             return addresses
     raise ClusterError(
         f"the machine's routes leave no free /24 in {POD_RANGES} and {SERVICE_RANGES}",
-        "`python -m e2e.cluster down` clusters that are not needed, or look at `ip route` for a wide route, such as a VPN's",
+        "take clusters down that are not needed, or look at `ip route` for a wide route, such as a VPN's",
     )
 
 
@@ -94,7 +94,9 @@ def machine_lock() -> Iterator[None]:
 def taken_networks() -> list[str]:
     """The destinations of every route of this machine."""
     routes = json.loads(_ip("-json", "-4", "route", "show", "table", "all") or "[]")
-    return [each["dst"] for each in routes if each.get("dst") not in (None, "default") and each.get("type") != "broadcast"]
+    return [
+        each["dst"] for each in routes if each.get("dst") not in (None, "default") and each.get("type") != "broadcast"
+    ]
 
 
 def lay_cable(link: str, process: int, addresses: Addresses) -> None:
@@ -135,7 +137,7 @@ def cut_cable(link: str) -> None:
 
 
 def _nth(ranges: ipaddress.IPv4Network, number: int) -> ipaddress.IPv4Network:
-    return ipaddress.ip_network((int(ranges.network_address) + number * 256, 24))
+    return ipaddress.IPv4Network((int(ranges.network_address) + number * 256, 24))
 
 
 def _ip(*arguments: str) -> str:
@@ -143,7 +145,7 @@ def _ip(*arguments: str) -> str:
     if done.returncode:
         raise ClusterError(
             f"`ip {' '.join(arguments)}` failed",
-            "run as root on a kernel with veth and network namespaces (a container needs CAP_NET_ADMIN and CAP_SYS_ADMIN)",
+            "run as root on a kernel with veth and network namespaces (in a container: CAP_NET_ADMIN, CAP_SYS_ADMIN)",
             done.stderr.splitlines(),
         )
     return done.stdout

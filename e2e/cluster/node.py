@@ -35,6 +35,7 @@ from e2e.images.busybox import busybox_archives
 API_PORT = 6443
 READY_SECONDS = 120.0
 GPU_DAEMON = "fake-gpu"
+PRIVATE = ("/var/lib/cni", "/var/log/containers")  # where container networking and the kubelet write by themselves
 MANIFESTS = Path(__file__).resolve().parent / "manifests"
 
 
@@ -68,7 +69,9 @@ class Cluster:
         command = [str(self.programs["kubectl"]), f"--kubeconfig={self.kubeconfig}", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True)
         if check and done.returncode:
-            raise ClusterError(f"`kubectl {' '.join(arguments)}` failed", "see its message", done.stderr.splitlines()[-10:])
+            raise ClusterError(
+                f"`kubectl {' '.join(arguments)}` failed", "see its message", done.stderr.splitlines()[-10:]
+            )
         return done.stdout
 
     def inside(self, *command: str | Path) -> list[str]:
@@ -185,10 +188,9 @@ def _start_namespaces(instance: Instance, store: Lease) -> Record:
 
 def _set_up(instance: Instance, store: Lease) -> list[list[str]]:
     """Mounts of the node: private places where daemons would otherwise write to the machine's own."""
-    private = [["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"]]
-    for place in ("/var/lib/cni", "/var/log/containers"):
-        if Path(place).exists():
-            private.append(["mount", "-t", "tmpfs", "tmpfs", place])
+    for place in PRIVATE:
+        Path(place).mkdir(parents=True, exist_ok=True)
+    private = [["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", place] for place in ("/run", *PRIVATE)]
     folders = ["mkdir", "-p", str(NODE), str(STORE), str(CDI), "/run/containerd", "/run/netns", "/run/lock"]
     return [
         ["mount", "--make-rshared", "/"],  # pods may then ask for mounts that propagate; the machine is not reached
@@ -229,7 +231,9 @@ def _hand_over_daemons(instance: Instance, addresses: Addresses, programs: Mappi
     instance.kubeconfig.chmod(0o600)
     for name, content in node_files(_facts(instance, addresses)).items():
         (instance.node / "files" / name).write_text(content)
-    node_plan = NodePlan(programs, instance.pki, instance.logs, NODE / "files", instance.node_name, addresses.node, plan.ready)
+    node_plan = NodePlan(
+        programs, instance.pki, instance.logs, NODE / "files", instance.node_name, addresses.node, plan.ready
+    )
     write_daemons(instance.daemons, {**control_plane_daemons(plan), **node_daemons(node_plan)})
 
 
@@ -296,7 +300,9 @@ def _gpu_daemon(cluster: Cluster, gpus: Gpus) -> Spec:
         f"--feature-gates={written(gpus.gates)}",
     ]
     log = cluster.instance.logs / f"{GPU_DAEMON}.log"
-    return spec(sys.executable, arguments, log, [f"unix:{KUBELET_ROOT}/pod-resources/kubelet.sock"], cwd=str(REPOSITORY))
+    return spec(
+        sys.executable, arguments, log, [f"unix:{KUBELET_ROOT}/pod-resources/kubelet.sock"], cwd=str(REPOSITORY)
+    )
 
 
 def _succeeds(command: Sequence[str]) -> bool:

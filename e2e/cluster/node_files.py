@@ -44,7 +44,7 @@ def _document(content: dict[str, Any]) -> str:
 
 
 def _containerd(facts: NodeFacts) -> str:
-    """CDI on. `restrict_oom_score_adj`: without CAP_SYS_RESOURCE every sandbox dies with "can't get final child's PID"."""
+    """CDI on. `restrict_oom_score_adj`: without CAP_SYS_RESOURCE, raising a sandbox's score would end its start."""
     return f"""version = 3
 root = "{STORE}"
 state = "/run/containerd"
@@ -112,7 +112,7 @@ def _kube_proxy(facts: NodeFacts) -> dict[str, Any]:
 
 
 def _pod_network(facts: NodeFacts) -> dict[str, Any]:
-    """One routed link for each pod. A bridge would let a Service's answers bypass kube-proxy where br_netfilter is off."""
+    """A routed link for each pod. Over a bridge, a Service's answers bypass kube-proxy where br_netfilter is off."""
     addresses = {
         "type": "host-local",
         "dataDir": f"{NODE}/cni-addresses",

@@ -41,7 +41,9 @@ class Authority:
         folder.chmod(0o700)
         self._config = folder / "openssl.cnf"
         self._config.write_text(CONFIG)
-        self._request("ca", "/CN=omni-ca", ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign"])
+        self._request(
+            "ca", "/CN=omni-ca", ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign"]
+        )
 
     def certificate(self, name: str) -> Path:
         return self.folder / f"{name}.crt"
@@ -85,7 +87,15 @@ class Authority:
         return path
 
     def _request(self, name: str, subject: str, extensions: Sequence[str], signer: Sequence[str] = ()) -> None:
-        new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(self.key(name))]
+        new_key = [
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            str(self.key(name)),
+        ]
         command = ["req", "-x509", "-config", str(self._config), "-days", DAYS, "-subj", subject, *new_key, *signer]
         added = [word for each in ("subjectKeyIdentifier=hash", *extensions) for word in ("-addext", each)]
         _openssl(*command, *added, "-out", str(self.certificate(name)))

@@ -74,12 +74,20 @@ def _apt_get(*arguments: str) -> None:
     done = subprocess.run(["apt-get", *arguments], capture_output=True, text=True, env=environment)
     if done.returncode and arguments[0] != "update":  # one broken source among many must not stop an install
         raise ClusterError(
-            f"apt-get {' '.join(arguments)} failed", "repair the machine's package sources", done.stderr.splitlines()[-5:]
+            f"apt-get {' '.join(arguments)} failed",
+            "repair the machine's package sources",
+            done.stderr.splitlines()[-5:],
         )
 
 
 def _check_kernel() -> None:
-    for name, feature in (("net", "NET_NS"), ("pid", "PID_NS"), ("mnt", "namespaces"), ("ipc", "IPC_NS"), ("uts", "UTS_NS")):
+    for name, feature in (
+        ("net", "NET_NS"),
+        ("pid", "PID_NS"),
+        ("mnt", "namespaces"),
+        ("ipc", "IPC_NS"),
+        ("uts", "UTS_NS"),
+    ):
         if not Path(f"/proc/self/ns/{name}").exists():
             raise _kernel(f"the kernel has no {name} namespaces", f"use a kernel with CONFIG_{feature}")
     if "overlay" not in Path("/proc/filesystems").read_text() and not _succeeds("modprobe", "overlay"):
@@ -98,7 +106,7 @@ def _check_kernel() -> None:
 
 
 def cgroup_mounts() -> list[tuple[Path, str, set[str]]]:
-    """(folder, `cgroup` or `cgroup2`, mount options) of every cgroup hierarchy; version 1 has one for each controller."""
+    """(folder, `cgroup` or `cgroup2`, mount options) of every cgroup hierarchy; version 1 has one per controller."""
     rows = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
     return [(Path(row[1]), row[2], set(row[3].split(","))) for row in rows if row[2] in ("cgroup", "cgroup2")]
 

@@ -22,10 +22,14 @@ def main() -> None:
     parser.add_argument("--kubeconfig", required=True)
     parser.add_argument("--node", required=True, help="the node's name")
     parser.add_argument("--kubelet-root", type=Path, default=Path("/var/lib/kubelet"))
-    parser.add_argument("--cdi", type=Path, default=Path("/var/run/cdi"), help="where containerd reads CDI specifications")
+    parser.add_argument(
+        "--cdi", type=Path, default=Path("/var/run/cdi"), help="where containerd reads CDI specifications"
+    )
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--profile", choices=sorted(PROFILES), default="h100-80gb")
-    parser.add_argument("--feature-gates", type=gates, default={}, help=f"such as MPSSupport=true; of {', '.join(GATES)}")
+    parser.add_argument(
+        "--feature-gates", type=gates, default={}, help=f"such as MPSSupport=true; of {', '.join(GATES)}"
+    )
     parser.add_argument("--driver-release", choices=("25.8", "0.4"), default="25.8", help="whose error messages to use")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.feature_gates) - set(GATES)):

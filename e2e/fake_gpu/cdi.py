@@ -44,7 +44,9 @@ def marker(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def specification(claim_uid: str, groups: Sequence[Group], markers: Path, daemons: Path, check: Sequence[str]) -> dict[str, Any]:
+def specification(
+    claim_uid: str, groups: Sequence[Group], markers: Path, daemons: Path, check: Sequence[str]
+) -> dict[str, Any]:
     """The claim's specification.
 
     `markers` holds the GPUs' files, `daemons` one folder for each daemon. `check` is a command that is run before a

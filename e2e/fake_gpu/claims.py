@@ -1,8 +1,8 @@
 """PURE: which configuration applies to which device of a claim, and which MPS daemons follow from it.
 
-Follows `getConfigResultsMap` of `cmd/gpu-kubelet-plugin/device_state.go`: entries of the claim win over the class's, later
-ones over earlier ones, and an entry without requests covers all. Devices that end under one entry form a group, and a
-group under MPS has one control daemon.
+Follows `getConfigResultsMap` of `cmd/gpu-kubelet-plugin/device_state.go`: entries of the claim win over the class's,
+later ones over earlier ones, and an entry without requests covers all. Devices that end under one entry form a group,
+and a group under MPS has one control daemon.
 """
 
 from __future__ import annotations
@@ -66,16 +66,17 @@ def groups_of(claim: Mapping[str, Any], gpus: Sequence[Gpu], driver: Driver) -> 
 
 
 def collision(groups: Sequence[Group], pods: Iterable[Mapping[str, Any]], claim_name: str) -> str | None:
-    """The complaint about the first container that would see two control daemons, of which the later mount would win."""
+    """The complaint about the first container that would see two control daemons: the later mount would win."""
     daemon_of = {each.request: group.daemon.id for group in groups if group.daemon for each in group.devices}
     for pod in pods:
         for container, requests in _picks(pod, claim_name):
             seen = daemon_of if requests is None else {name: daemon_of[name] for name in requests if name in daemon_of}
             if len(set(seen.values())) > 1:
+                where = f"container {container!r} of pod {pod['metadata']['name']!r}"
                 return (
-                    f"container {container!r} of pod {pod['metadata']['name']!r} would see {len(set(seen.values()))} MPS "
-                    f"control daemons (requests {', '.join(sorted(seen))}), and only one can be at /tmp/nvidia-mps: put all "
-                    "requests that one container sees under one config entry"
+                    f"{where} would see {len(set(seen.values()))} MPS control daemons (requests "
+                    f"{', '.join(sorted(seen))}), and only one can be at /tmp/nvidia-mps: put all requests that one "
+                    "container sees under one config entry"
                 )
     return None
 

@@ -19,8 +19,12 @@ TIME_SLICING, MPS = "TimeSlicing", "MPS"
 GATE_OF = {TIME_SLICING: "TimeSlicingSettings", MPS: "MPSSupport"}
 GATES = ("MPSSupport", "TimeSlicingSettings", "DynamicMIG", "ConsumableShares")
 QUANTITY = re.compile(r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")
-SUFFIXES = {suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)}
-SUFFIXES |= {suffix: Decimal(10) ** power for suffix, power in zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True)}
+SUFFIXES = {
+    suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)
+}
+SUFFIXES |= {
+    suffix: Decimal(10) ** power for suffix, power in zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True)
+}
 
 
 class Refused(Exception):
@@ -77,7 +81,9 @@ def judge(sharing: Sharing, driver: Driver, requests: Sequence[str], claim_uid: 
     if sharing.strategy == TIME_SLICING:
         interval = sharing.interval
         if interval is not None and interval not in INTERVALS:
-            raise Refused(f"error validating GPU config: unknown time-slice interval: {interval}{_known(INTERVALS, driver)}")
+            raise Refused(
+                f"error validating GPU config: unknown time-slice interval: {interval}{_known(INTERVALS, driver)}"
+            )
         if sharing.mps is not None:
             raise Refused(
                 f"error applying config: error getting timeslice config for requests '[{' '.join(requests)}]' in claim "
@@ -94,12 +100,13 @@ def judge(sharing: Sharing, driver: Driver, requests: Sequence[str], claim_uid: 
         raise Refused("error applying config: MPS is not yet supported when using featureGates.DynamicMIG=true")
     if sharing.interval is not None:
         raise Refused(
-            "error applying config: error getting MPS configuration: cannot use TimeSlicingConfig with the 'MPS' strategy"
+            "error applying config: error getting MPS configuration: cannot use TimeSlicingConfig with the 'MPS' "
+            "strategy"
         )
 
 
 def memory_limits(mps: Mps, uuids: Sequence[str]) -> dict[str, str]:
-    """{uuid: limit} as the control daemon is told, in whole MiB (`16384M`); keys of the per-device map are uuids or indexes."""
+    """{uuid: limit} as the control daemon is told, in whole MiB (`16384M`); own limits are by uuid or index."""
     limits = {}
     if mps.memory_limit is not None:
         limits = {uuid: _megabytes(mps.memory_limit, "default value set too low") for uuid in uuids}
@@ -114,10 +121,13 @@ def quantity(value: Any, path: str) -> int:
     found = QUANTITY.match(text)
     suffix = found.group(2) if found else ""
     exponent = re.fullmatch(r"[eE]([-+]?[0-9]+)", suffix)
-    factor = Decimal(10) ** int(exponent.group(1)) if exponent else SUFFIXES.get(suffix, Decimal(1) if not suffix else None)
+    factor = (
+        Decimal(10) ** int(exponent.group(1)) if exponent else SUFFIXES.get(suffix, Decimal(1) if not suffix else None)
+    )
     if not found or factor is None or isinstance(value, bool) or found.group(1).count(".") > 1:
         raise Refused(
-            f"error decoding config parameters: {path}: quantities must match the regular expression '{QUANTITY.pattern}'"
+            f"error decoding config parameters: {path}: quantities must match the regular expression "
+            f"'{QUANTITY.pattern}'"
         )
     exact = Decimal(found.group(1)) * factor
     return int(exact.to_integral_value(rounding="ROUND_CEILING"))
@@ -164,7 +174,8 @@ class _Fields:
             if value is not None and not right:
                 kind = {str: "string", bool: "bool", dict: "object", list: "array"}.get(type(value), "number")
                 raise Refused(
-                    f"error decoding config parameters: json: cannot unmarshal {kind} into Go struct field {prefix}{name}"
+                    f"error decoding config parameters: json: cannot unmarshal {kind} into Go struct field "
+                    f"{prefix}{name}"
                 )
         self.get = raw.get
 
@@ -176,8 +187,8 @@ def _judge_strategy(strategy: str, driver: Driver) -> None:
     shown = "" if strategy == "<none>" else strategy
     if gate and driver.release != "25.8":
         raise Refused(
-            f'error validating GPU config: "{strategy}" is selected as the GPU sharing strategy, but the "{gate}" feature '
-            "gate is not enabled"
+            f'error validating GPU config: "{strategy}" is selected as the GPU sharing strategy, but the "{gate}" '
+            "feature gate is not enabled"
         )
     known = "" if driver.release == "25.8" else f", supported GPU sharing strategies: {TIME_SLICING}, {MPS}"
     raise Refused(f"error validating GPU config: unknown GPU sharing strategy: {shown}{known}")

@@ -1,8 +1,8 @@
-"""An OCI hook: refuses a container that was given two MPS control daemons, of which only the last one's mount would count.
+"""An OCI hook: refuses a container that was given two MPS control daemons, of which only the last mount would count.
 
 Run by the container runtime as `python -I -S one_daemon.py DAEMON`, once for each daemon of the container, with the
-container's state on standard input. The plugin refuses such a claim when it prepares it; this catches the consumers that
-come later, for which the kubelet does not ask again.
+container's state on standard input. The plugin refuses such a claim when it prepares it; this catches the consumers
+that come later, for which the kubelet does not ask again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def main() -> None:
     found = daemons_of(json.loads((Path(state["bundle"]) / "config.json").read_text()))
     if len(found) > 1:
         sys.exit(
-            f"{len(found)} MPS control daemons in one container ({', '.join(sorted(found))}): put all requests that one "
-            "container sees under one config entry"
+            f"{len(found)} MPS control daemons in one container ({', '.join(sorted(found))}): put all requests that "
+            "one container sees under one config entry"
         )
 
 

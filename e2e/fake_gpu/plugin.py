@@ -23,8 +23,11 @@ PROTOS = "e2e/fake_gpu/protos"
 RESOURCES = ("resource.k8s.io", "v1")
 LOG = logging.getLogger(__name__)
 
+# Modules made from the proto files at run time: there is no generated code that could be of another version.
 dra, dra_services = grpc.protos_and_services(f"{PROTOS}/dra.proto")
 registration, registration_services = grpc.protos_and_services(f"{PROTOS}/registration.proto")
+PluginService: Any = dra_services.DRAPluginServicer
+RegistrationService: Any = registration_services.RegistrationServicer
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,9 @@ class Api:
 
     def publish(self, node: Node) -> None:
         """Make the slice and, if it is missing, the class say what the node has."""
-        self._unless(409, lambda: self._objects.create_cluster_custom_object(*RESOURCES, "deviceclasses", device_class()))
+        self._unless(
+            409, lambda: self._objects.create_cluster_custom_object(*RESOURCES, "deviceclasses", device_class())
+        )
         uid = self._core.read_node(node.name).metadata.uid
         name = f"{node.name}-{DRIVER}"
         old = self._unless(404, lambda: self._objects.get_cluster_custom_object(*RESOURCES, "resourceslices", name))
@@ -59,7 +64,9 @@ class Api:
             self._objects.replace_cluster_custom_object(*RESOURCES, "resourceslices", name, new)
 
     def claim(self, namespace: str, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._objects.get_namespaced_custom_object(*RESOURCES, namespace, "resourceclaims", name)
+        found: dict[str, Any] = self._objects.get_namespaced_custom_object(
+            *RESOURCES, namespace, "resourceclaims", name
+        )
         return found
 
     def consumers(self, claim: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -83,7 +90,7 @@ class Api:
             raise
 
 
-class Plugin(dra_services.DRAPluginServicer):  # type: ignore[misc]  # made at run time from the proto file
+class Plugin(PluginService):  # type: ignore[misc]  # made at run time
     """Prepares and unprepares claims, one at a time."""
 
     def __init__(self, node: Node, api: Api, state: State) -> None:
@@ -116,7 +123,9 @@ class Plugin(dra_services.DRAPluginServicer):  # type: ignore[misc]  # made at r
             kept = self._state.prepared(claim.uid) or self._prepare_anew(claim)
         except Refused as refusal:
             self._state.unprepare(claim.uid)
-            self._state.record("refused", namespace=claim.namespace, name=claim.name, uid=claim.uid, reason=str(refusal))
+            self._state.record(
+                "refused", namespace=claim.namespace, name=claim.name, uid=claim.uid, reason=str(refusal)
+            )
             return self._refusal(claim, str(refusal))
         except Exception as error:  # the kubelet tries again, and shows the reason as an event until it works
             LOG.exception("prepare of %s/%s", claim.namespace, claim.name)
@@ -150,7 +159,7 @@ class Plugin(dra_services.DRAPluginServicer):  # type: ignore[misc]  # made at r
         )
 
 
-class Registration(registration_services.RegistrationServicer):  # type: ignore[misc]  # made at run time
+class Registration(RegistrationService):  # type: ignore[misc]  # made at run time
     """Tells the kubelet where the plugin listens; `registered` is set once the kubelet has accepted it."""
 
     def __init__(self, socket: Path) -> None:
@@ -179,14 +188,15 @@ class Servers:
 
 
 def serve(plugin: Plugin, kubelet_root: Path) -> Servers:
-    """Listen for the kubelet, then register. A socket of an earlier run is replaced: the kubelet sees that as a new start."""
+    """Listen for the kubelet, then register. Replacing an earlier run's sockets tells the kubelet of a new start."""
     socket = kubelet_root / "plugins" / DRIVER / "dra.sock"
     registrar = kubelet_root / "plugins_registry" / f"{DRIVER}-reg.sock"
     for path in (socket, registrar):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
     announcement = Registration(socket)
-    servers = Servers(*(grpc.server(futures.ThreadPoolExecutor(8)) for _ in range(2)), announcement)
+    plugin_server, registry = (grpc.server(futures.ThreadPoolExecutor(8)) for _ in range(2))
+    servers = Servers(plugin_server, registry, announcement)
     dra_services.add_DRAPluginServicer_to_server(plugin, servers.plugin)
     registration_services.add_RegistrationServicer_to_server(announcement, servers.registry)
     for server, path in ((servers.plugin, socket), (servers.registry, registrar)):

@@ -64,7 +64,7 @@ class State:
         return json.loads(path.read_text()) if path.exists() else None
 
     def check_free(self, uid: str, groups: Sequence[Group]) -> None:
-        """Raise Refused if another claim has one of these devices prepared: the driver checks what the scheduler decides."""
+        """Raise Refused if another claim has one of these devices prepared: the scheduler's choice is checked."""
         wanted = {each.gpu.name for group in groups for each in group.devices}
         for path in self._claims.glob("*.json"):
             taken = {each["device"] for each in json.loads(path.read_text())["devices"]}
@@ -116,7 +116,9 @@ class State:
             (folder / name).mkdir(parents=True, exist_ok=True)
         if not (folder / "shm").is_mount():
             options = f"{SHM_OPTIONS},size={_half_of_memory()}k"
-            done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "shm", folder / "shm"], capture_output=True, text=True)
+            done = subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", options, "shm", folder / "shm"], capture_output=True, text=True
+            )
             if done.returncode:
                 raise Refused(f"error applying config: error starting MPS control daemon: {done.stderr.strip()}")
         for path in (folder / "daemon.json", folder / "pipe" / "invented-daemon.json"):

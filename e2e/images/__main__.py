@@ -38,7 +38,9 @@ def run(parsed: argparse.Namespace, builder: Builder) -> None:
         refuse_external("load images into its nodes")
         cluster = running(Instance(parsed.name))
         if not cluster:
-            raise ClusterError(f"the cluster {parsed.name} is not running", f"python -m e2e.cluster up --name {parsed.name}")
+            raise ClusterError(
+                f"the cluster {parsed.name} is not running", f"python -m e2e.cluster up --name {parsed.name}"
+            )
         load(cluster, builder.layout, recipes, Progress(quiet=parsed.quiet))
     if parsed.command == "export":
         for recipe in recipes:

@@ -20,7 +20,7 @@ from e2e.cluster.progress import Progress
 from e2e.cluster.requirements import install, missing_commands
 from e2e.images import package_access
 from e2e.images.base import base_key, bootstrap
-from e2e.images.context import context
+from e2e.images.context import context, declared
 from e2e.images.layout import Layout
 from e2e.images.oci import ImageConfig, write_archive
 
@@ -70,7 +70,7 @@ class Builder:
         folder.mkdir(parents=True, exist_ok=True)
 
     def build(self, recipe: Recipe) -> str:
-        """Build an image unless it is there; returns its manifest's digest. Raises ClusterError with the end of the log."""
+        """Build an image unless it is there; returns its manifest's digest. A ClusterError has the end of the log."""
         if os.geteuid() != 0:
             raise ClusterError("images are built as root", "run it with sudo, or name images that are built elsewhere")
         install(set(missing_commands(COMMANDS).values()), self._progress)
@@ -96,7 +96,9 @@ class Builder:
                 tar, archive = Path(temporary, "root.tar"), Path(temporary, "image.tar")
                 bootstrap(tar, self._progress)
                 write_archive(archive, BASE.name, [tar], ImageConfig(command=["bash"]))
-                pulled = self._watch(self._buildah("pull", "--quiet", f"oci-archive:{archive}"), "taking the base image in")
+                pulled = self._watch(
+                    self._buildah("pull", "--quiet", f"oci-archive:{archive}"), "taking the base image in"
+                )
                 self._watch(self._buildah("tag", pulled[-1], BASE.name), f"naming it {BASE.name}")
             self._export(BASE, key)
         return str(self.layout.manifests()[BASE.tag]["digest"])
@@ -105,7 +107,9 @@ class Builder:
         arguments = {**recipe.arguments, "BASE_IMAGE": BASE.name}
         options = ["--isolation=chroot", "--network=host", "--pull-never", "--layers", "--timestamp=0"]
         options += [f"--build-arg={name}={value}" for name, value in arguments.items()]
-        options += [*access.options, f"--file={gathered / str(recipe.dockerfile)}", f"--tag={recipe.name}", str(gathered)]
+        dockerfile = gathered / str(recipe.dockerfile)
+        options += access.options(declared(dockerfile.read_text()))
+        options += [f"--file={dockerfile}", f"--tag={recipe.name}", str(gathered)]
         self._watch(self._buildah("build", *options), f"building {recipe.name} from {recipe.dockerfile}")
 
     def _export(self, recipe: Recipe, key: str) -> None:

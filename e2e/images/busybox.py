@@ -41,7 +41,14 @@ def _write(program: Path, pause: Path, busybox: Path) -> None:
         Entry("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n", mode=0o644),
         Entry("etc/group", b"root:x:0:\nnogroup:x:65534:\n", mode=0o644),
     ]
-    folders = [Entry("tmp", mode=0o1777), Entry("root", mode=0o700), Entry("run"), Entry("dev"), Entry("proc"), Entry("sys")]
+    folders = [
+        Entry("tmp", mode=0o1777),
+        Entry("root", mode=0o700),
+        Entry("run"),
+        Entry("dev"),
+        Entry("proc"),
+        Entry("sys"),
+    ]
     path = {"PATH": "/bin"}
     layers = {pause: layer(tool), busybox: layer([*tool, *links, *etc, *folders])}
     configs = {
@@ -68,7 +75,7 @@ def _static_busybox(progress: Progress) -> Path:
 
 def is_static(program: bytes) -> bool:
     """Whether a 64-bit ELF program asks for no interpreter (a program header of type 3), that is no dynamic linker."""
-    table, = struct.unpack_from("<Q", program, 32)
+    (table,) = struct.unpack_from("<Q", program, 32)
     size, count = struct.unpack_from("<HH", program, 54)
     return all(struct.unpack_from("<I", program, table + size * each)[0] != 3 for each in range(count))
 

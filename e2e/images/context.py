@@ -87,6 +87,11 @@ def copied(dockerfile: str, arguments: Mapping[str, str]) -> list[str]:
     return [each for each in sources if "://" not in each]
 
 
+def declared(dockerfile: str) -> set[str]:
+    """PURE: the names of the build arguments that a Dockerfile takes."""
+    return {rest.partition("=")[0].strip() for instruction, rest in _instructions(dockerfile) if instruction == "ARG"}
+
+
 def matching(source: str, files: Iterable[str]) -> list[str]:
     """PURE: the files that one source of COPY means: a file, a folder, or a pattern."""
     wanted = str(PurePosixPath(source.lstrip("/"))) if source.strip("/.") else "."

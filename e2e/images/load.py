@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from e2e.cluster.node import Cluster
 from e2e.cluster.progress import Progress
@@ -18,5 +19,5 @@ def load(cluster: Cluster, layout: Layout, recipes: Iterable[Recipe], progress: 
         if present.get(recipe.name) == manifests[recipe.tag]["digest"]:
             continue
         with progress.step(f"loading {recipe.name} into {cluster.instance.node_name}"):
-            blobs = cluster.images.blobs()
-            cluster.images.load_stream(lambda stream, tag=recipe.tag, name=recipe.name: layout.write_archive(tag, name, blobs, stream))
+            write = partial(layout.write_archive, recipe.tag, recipe.name, cluster.images.blobs())
+            cluster.images.load_stream(write)

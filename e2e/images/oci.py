@@ -76,7 +76,12 @@ def write_archive(archive: Path, name: str, layers: Sequence[Path], config: Imag
         for digest, path in zip(digests, layers, strict=True)
     ]
     manifest_blob = _encoded(
-        {"schemaVersion": 2, "mediaType": MANIFEST, "config": _descriptor(CONFIG, config_blob), "layers": layer_descriptors}
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": _descriptor(CONFIG, config_blob),
+            "layers": layer_descriptors,
+        }
     )
     manifest = _descriptor(MANIFEST, manifest_blob)
     named = {**manifest, "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}}

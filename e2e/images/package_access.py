@@ -1,7 +1,8 @@
 """How pip inside a build reaches packages the way pip on this machine does, without a trace of it in the image.
 
 The machine's pip configuration (files and `PIP_*` variables), its certificates and its local wheel folders are mounted
-while the build runs; proxies come from the environment, which buildah passes on by itself.
+while the build runs, as a pip.conf; a Dockerfile that declares `ARG PIP_INDEX_URL` or the like, for tools that read no
+pip.conf, gets those as build arguments. Proxies come from the environment, which buildah passes on by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,14 +25,16 @@ COPIED = ("index-url", "extra-index-url", "trusted-host", "timeout", "default-ti
 
 @dataclass(frozen=True)
 class Access:
-    """What to mount: `{path on this machine: path in the build}`, read-only."""
+    """What to mount, `{path on this machine: path in the build}`, and pip's settings as `PIP_*` variables."""
 
     mounts: Mapping[Path, Path]
+    variables: Mapping[str, str]
 
-    @property
-    def options(self) -> list[str]:
-        """As options of `buildah build`."""
-        return [f"--volume={source}:{target}:ro" for source, target in self.mounts.items()]
+    def options(self, declared: Collection[str]) -> list[str]:
+        """As options of `buildah build`, for a Dockerfile that declares these build arguments."""
+        volumes = [f"--volume={source}:{target}:ro" for source, target in self.mounts.items()]
+        wanted = {name: value for name, value in self.variables.items() if name in declared}
+        return volumes + [f"--build-arg={name}={value}" for name, value in sorted(wanted.items())]
 
 
 def prepare(folder: Path) -> Access:
@@ -45,19 +48,26 @@ def prepare(folder: Path) -> Access:
         (folder / f"wheels-{number}").mkdir()
     if certificates:
         (folder / "certificates.pem").write_bytes(certificates.read_bytes())
-    text = configuration(settings, [str(MOUNTED / f"wheels-{number}") for number in range(len(wheels))], bool(certificates))
-    (folder / "pip.conf").write_text(text)
-    return Access({**mounts, folder / "pip.conf": Path("/etc/pip.conf")})
+    inside = within(settings, [str(MOUNTED / f"wheels-{number}") for number in range(len(wheels))], bool(certificates))
+    (folder / "pip.conf").write_text(configuration(inside))
+    variables = {f"PIP_{name.upper().replace('-', '_')}": value.replace("\n", " ") for name, value in inside.items()}
+    return Access({**mounts, folder / "pip.conf": Path("/etc/pip.conf")}, variables)
 
 
-def configuration(settings: Mapping[str, str], wheels: list[str], certificates: bool) -> str:
-    """PURE: the pip.conf that the build sees."""
-    parser = configparser.RawConfigParser()
-    parser["global"] = {name: settings[name].replace("\n", "\n ") for name in COPIED if name in settings}
+def within(settings: Mapping[str, str], wheels: Sequence[str], certificates: bool) -> dict[str, str]:
+    """PURE: the settings as they are within the build, where wheels and certificates lie elsewhere."""
+    inside = {name: settings[name] for name in COPIED if name in settings}
     if wheels:
-        parser["global"]["find-links"] = "\n ".join(wheels)
+        inside["find-links"] = "\n".join(wheels)
     if certificates:
-        parser["global"]["cert"] = str(MOUNTED / "certificates.pem")
+        inside["cert"] = str(MOUNTED / "certificates.pem")
+    return inside
+
+
+def configuration(settings: Mapping[str, str]) -> str:
+    """PURE: settings as a pip.conf."""
+    parser = configparser.RawConfigParser()
+    parser["global"] = {name: value.replace("\n", "\n ") for name, value in settings.items()}
     text = io.StringIO()
     parser.write(text)
     return text.getvalue()
@@ -69,7 +79,9 @@ def machine_settings() -> dict[str, str]:
     if listed.returncode:  # an environment without pip: its variables still count
         listed = subprocess.run(["pip3", "config", "list"], capture_output=True, text=True)
     settings = parsed(listed.stdout if listed.returncode == 0 else "")
-    from_environment = {name[4:].lower().replace("_", "-"): value for name, value in os.environ.items() if name[:4] == "PIP_"}
+    from_environment = {
+        name[4:].lower().replace("_", "-"): value for name, value in os.environ.items() if name[:4] == "PIP_"
+    }
     return {**settings, **from_environment}
 
 

@@ -60,6 +60,8 @@ class Judgement:
     split: Split = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
     """Of problems' fields, where the document has them."""
+    imported: bool = False
+    """Whether it was another engine's file."""
 
     @property
     def verdict(self) -> Verdict:

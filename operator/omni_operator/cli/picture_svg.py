@@ -10,7 +10,7 @@ from omni_operator.api.quantities import format_bytes, format_percent
 from omni_operator.cli.judge import Judgement
 from omni_operator.planning.budget import Verdict
 from omni_operator.planning.layout import Layout
-from omni_operator.planning.pictures import Fill, SlotPicture, pictures
+from omni_operator.planning.pictures import Fill, SlotPicture, owners_of, pictures
 
 WIDTH = 860
 MARGIN = 20
@@ -57,8 +57,9 @@ def _plan(parts: list[str], judgement: Judgement, y: int) -> int:
     y += 28
     layout = judgement.layout
     if layout is not None:
-        for picture in pictures(layout, judgement.split):
-            y = _slot(parts, picture, layout, y)
+        drawn = pictures(layout, judgement.split)
+        for picture in drawn:
+            y = _slot(parts, picture, layout, owners_of(drawn), y)
     for problem in judgement.problems[:6]:
         text = problem.message if len(problem.message) <= 120 else problem.message[:119] + "…"
         parts.append(_text(MARGIN, y + 14, f"{problem.reason}: {text}", "d"))
@@ -66,7 +67,7 @@ def _plan(parts: list[str], judgement: Judgement, y: int) -> int:
     return y
 
 
-def _slot(parts: list[str], picture: SlotPicture, layout: Layout, y: int) -> int:
+def _slot(parts: list[str], picture: SlotPicture, layout: Layout, owners: Sequence[str], y: int) -> int:
     card = f"{layout.card.name} {format_bytes(layout.card.memory)}" if layout.card else "card not known"
     sums = f"{format_percent(picture.total, unlike=picture.limit)} of {format_percent(picture.limit)}"
     parts.append(_text(MARGIN, y + 14, f"GPU {picture.slot}: {sums}"))
@@ -77,7 +78,7 @@ def _slot(parts: list[str], picture: SlotPicture, layout: Layout, y: int) -> int
     x = Fraction(MARGIN)
     for band in picture.bands:
         width = band.share / scale * whole
-        solid, light = COLORS[picture.owners.index(band.owner) % len(COLORS)]
+        solid, light = COLORS[owners.index(band.owner) % len(COLORS)]
         fill = light if band.fill is Fill.KV_CACHE else solid
         label = "KV cache" if band.fill is Fill.KV_CACHE else band.owner
         tip = f"{label} {format_percent(band.share)}"
@@ -100,19 +101,20 @@ def _slot(parts: list[str], picture: SlotPicture, layout: Layout, y: int) -> int
             f'<text x="{end}" y="{y + BAR + 14}" text-anchor="end" style="fill:#c92a2a">the card ends here</text>'
         )
         y += 16
-    return _legend(parts, picture, layout, y + BAR + 8)
+    return _legend(parts, picture, layout, owners, y + BAR + 8)
 
 
-def _legend(parts: list[str], picture: SlotPicture, layout: Layout, y: int) -> int:
+def _legend(parts: list[str], picture: SlotPicture, layout: Layout, owners: Sequence[str], y: int) -> int:
     x = MARGIN
-    for index, owner in enumerate(picture.owners):
+    for owner in picture.owners:
         share = sum((band.share for band in picture.bands if band.owner == owner), Fraction(0))
         amount = f", {format_bytes(int(share * layout.card.memory))}" if layout.card else ""
         label = f"{owner} {format_percent(share)}{amount}"
+        color = COLORS[owners.index(owner) % len(COLORS)][0]
         width = 24 + 7 * len(label)
         if x + width > WIDTH - MARGIN:
             x, y = MARGIN, y + ROW
-        parts.append(f'<rect x="{x}" y="{y + 3}" width="12" height="12" fill="{COLORS[index % len(COLORS)][0]}"/>')
+        parts.append(f'<rect x="{x}" y="{y + 3}" width="12" height="12" fill="{color}"/>')
         parts.append(_text(x + 17, y + 14, label))
         x += width
     return y + ROW + 10

@@ -6,7 +6,7 @@ overbooked card's bar goes on behind the card's end, which is marked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from omni_operator.api.quantities import format_bytes, format_percent
@@ -22,11 +22,19 @@ MOST_ROWS = 16
 """Stages that a legend lists."""
 
 
-def slot_lines(picture: SlotPicture, canvas: Canvas, card: Card | None, notes: Mapping[str, str]) -> list[Line]:
-    """The bar of one card and its legend. `notes` adds words to a stage's row."""
+def slot_lines(
+    picture: SlotPicture,
+    slots: str,
+    canvas: Canvas,
+    card: Card | None,
+    notes: Mapping[str, str],
+    owners: Sequence[str],
+) -> list[Line]:
+    """The bar of one card and its legend. `slots` names it; `notes` adds words to a stage's row; `owners` of all cards
+    decide colours and letters, so that a stage has the same on each."""
     over = picture.total > picture.limit
     title = [
-        Span(f"GPU {picture.slot}", BOLD),
+        Span(f"GPU {slots}", BOLD),
         Span(f"  {card.name} {format_bytes(card.memory)}" if card else "  card not known", DIM),
         Span("   "),
         Span(
@@ -35,10 +43,10 @@ def slot_lines(picture: SlotPicture, canvas: Canvas, card: Card | None, notes: M
         ),
         Span(" given away" if not over else " asked for"),
     ]
-    return [title, *_bar(picture, canvas), *_legend(picture, canvas, card, notes)]
+    return [title, *_bar(picture, canvas, owners), *_legend(picture, canvas, card, notes, owners)]
 
 
-def _bar(picture: SlotPicture, canvas: Canvas) -> list[Line]:
+def _bar(picture: SlotPicture, canvas: Canvas, owners: Sequence[str]) -> list[Line]:
     box = _Box(canvas)
     columns = canvas.columns - 4
     scale = max(Fraction(1), picture.total)
@@ -46,7 +54,8 @@ def _bar(picture: SlotPicture, canvas: Canvas) -> list[Line]:
     widths = apportion([band.share for band in picture.bands], scale, columns)
     cells: Line = []
     for band, width in zip(picture.bands, widths, strict=True):
-        cells += _cells(picture, band.owner, band.fill, width, canvas)
+        cells += _cells(owners.index(band.owner), band.owner, band.fill, width, canvas)
+    cells = _beyond_marked(cells, card_columns) if canvas.color else cells
     cells.append(Span((box.free * (columns - sum(widths))), DIM))
     lines: list[Line] = [
         [Span(f"  {box.top(columns)}", DIM)],
@@ -60,8 +69,21 @@ def _bar(picture: SlotPicture, canvas: Canvas) -> list[Line]:
     return [*lines, [Span(f"  {box.bottom(columns)}", DIM)]]
 
 
-def _cells(picture: SlotPicture, owner: str, fill: Fill, width: int, canvas: Canvas) -> Line:
-    index = picture.owners.index(owner)
+def _beyond_marked(cells: Line, end: int) -> Line:
+    """What is behind the card's end loses its colour for that of a mistake."""
+    result: Line = []
+    column = 0
+    for span in cells:
+        inside = max(0, min(len(span.text), end - column))
+        column += len(span.text)
+        if inside:
+            result.append(Span(span.text[:inside], span.style))
+        if inside < len(span.text):
+            result.append(Span(" " * (len(span.text) - inside), OVER))
+    return result
+
+
+def _cells(index: int, owner: str, fill: Fill, width: int, canvas: Canvas) -> Line:
     if not canvas.color:
         letter = LETTERS[index % len(LETTERS)]
         return [Span((letter.lower() if fill is Fill.KV_CACHE else letter) * width)]
@@ -71,13 +93,15 @@ def _cells(picture: SlotPicture, owner: str, fill: Fill, width: int, canvas: Can
     return [Span(text, Style(fore=16, back=light if fill is Fill.KV_CACHE else solid))]
 
 
-def _legend(picture: SlotPicture, canvas: Canvas, card: Card | None, notes: Mapping[str, str]) -> list[Line]:
+def _legend(
+    picture: SlotPicture, canvas: Canvas, card: Card | None, notes: Mapping[str, str], owners: Sequence[str]
+) -> list[Line]:
     names = picture.owners[:MOST_ROWS]
     width = max((len(name) for name in (*names, *picture.unknown, "free")), default=4)
     lines = []
-    for index, name in enumerate(names):
+    for name in names:
         share = sum((band.share for band in picture.bands if band.owner == name), Fraction(0))
-        lines.append(_row(_key(index, canvas), name, share, card, width, notes.get(name, "")))
+        lines.append(_row(_key(owners.index(name), canvas), name, share, card, width, notes.get(name, "")))
     if len(picture.owners) > len(names):
         lines.append([Span(f"      and {len(picture.owners) - len(names)} more", DIM)])
     lines += [

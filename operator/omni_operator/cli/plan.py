@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from omni_operator.api.quantities import format_bytes, format_percent
 from omni_operator.cli.judge import Judgement, Options
@@ -21,10 +22,10 @@ from omni_operator.cli.report import report, setting
 from omni_operator.cli.sources import judgements
 from omni_operator.planning.budget import Verdict
 from omni_operator.planning.layout import Layout, Problem, Severity
-from omni_operator.planning.pictures import pictures
+from omni_operator.planning.pictures import SlotPicture, owners_of, pictures
 
 FORMS = ("text", "wide", "json", "yaml", "svg")
-MOST_SLOTS_DRAWN = 8
+MOST_CARDS_DRAWN = 8
 REFUSED = 1
 
 
@@ -81,22 +82,60 @@ def output(judged: Sequence[Judgement], form: str, canvas: Canvas) -> str:
 
 def judgement_lines(judgement: Judgement, canvas: Canvas, wide: bool) -> list[Line]:
     """One plan for the terminal."""
-    lines = [_title(judgement)]
+    lines = wrapped(_title(judgement), canvas.columns, 2)
     layout = judgement.layout
     if layout is not None:
-        shown = pictures(layout, judgement.split)
-        for picture in shown[:MOST_SLOTS_DRAWN]:
-            notes = {stage.name: _note(judgement, layout, stage.name, wide) for stage in layout.stages}
-            lines += [[Span("")], *slot_lines(picture, canvas, layout.card, notes)]
-        if len(shown) > MOST_SLOTS_DRAWN:
-            lines.append([Span(f"  and {len(shown) - MOST_SLOTS_DRAWN} more GPUs", DIM)])
+        notes = {stage.name: _note(judgement, layout, stage.name, wide) for stage in layout.stages}
+        drawn = pictures(layout, judgement.split)
+        shown = alike(drawn)
+        for slots, picture in shown[:MOST_CARDS_DRAWN]:
+            lines += [[Span("")], *slot_lines(picture, span_of(slots), canvas, layout.card, notes, owners_of(drawn))]
+        if len(shown) > MOST_CARDS_DRAWN:
+            lines.append([Span(f"  and {len(shown) - MOST_CARDS_DRAWN} more GPUs", DIM)])
         elsewhere = [stage.name for stage in layout.stages if not stage.slots]
         if elsewhere:
             lines += [[Span("")], *wrapped([Span("On the CPU: ", DIM), Span(", ".join(elsewhere))], canvas.columns, 2)]
     lines += [[Span("")], *_verdict_lines(judgement, canvas)]
-    for problem in (*judgement.problems, *judgement.advice):
-        lines += _problem_lines(problem, judgement, canvas, problem in judgement.advice)
+    for problem in joined(judgement.problems):
+        lines += _problem_lines(problem, judgement, canvas, advice=False)
+    for problem in joined(judgement.advice):
+        lines += _problem_lines(problem, judgement, canvas, advice=True)
     return [*lines, *_remedy_lines(judgement, canvas), *_note_lines(judgement, canvas)]
+
+
+def alike(shown: Sequence[SlotPicture]) -> list[tuple[list[int], SlotPicture]]:
+    """Cards that look the same, such as those of a tensor-parallel stage, together."""
+    groups: dict[object, tuple[list[int], SlotPicture]] = {}
+    for picture in shown:
+        key = (picture.bands, picture.total, picture.unknown)
+        groups.setdefault(key, ([], picture))[0].append(picture.slot)
+    return list(groups.values())
+
+
+def joined(problems: Sequence[Problem]) -> list[Problem]:
+    """Problems that say the same of several GPUs as one."""
+    groups: dict[object, list[Problem]] = {}
+    for problem in problems:
+        bare = f"{problem.message} {problem.remedy}".replace(f"GPU {problem.slot}", "GPU")
+        groups.setdefault((problem.reason, problem.severity, problem.field, bare), []).append(problem)
+    result = []
+    for group in groups.values():
+        first = group[0]
+        slots = span_of([problem.slot for problem in group if problem.slot is not None])
+        one = f"GPU {first.slot}"
+        several = len(group) > 1
+        message = first.message.replace(one, f"GPU {slots}") if several else first.message
+        remedy = first.remedy.replace(one, f"GPU {slots}") if several else first.remedy
+        result.append(replace(first, message=message, remedy=remedy))
+    return result
+
+
+def span_of(slots: Sequence[int]) -> str:
+    """`0`, `0 and 2`, `0 to 7`."""
+    if len(slots) > 2 and list(slots) == list(range(slots[0], slots[-1] + 1)):
+        return f"{slots[0]} to {slots[-1]}"
+    texts = [str(slot) for slot in slots]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
 
 
 def _title(judgement: Judgement) -> Line:
@@ -126,7 +165,7 @@ def _note(judgement: Judgement, layout: Layout, name: str, wide: bool) -> str:
     if stage.copies > 1:
         parts.append(f"{stage.copies} copies")
     if len(stage.slots) > 1 and stage.copies_per_slot == stage.copies:
-        parts.append(f"on GPU {', '.join(map(str, stage.slots))}")
+        parts.append(f"on GPU {span_of(stage.slots)}")
     if wide:
         parts.append(f"process {stage.process}")
         parts += [f"{stage.compute_percentage}% of the threads"] if stage.compute_percentage is not None else []
@@ -137,11 +176,9 @@ def _verdict_lines(judgement: Judgement, canvas: Canvas) -> list[Line]:
     layout = judgement.layout
     sums = ""
     if layout is not None and layout.slots:
-        sums = ", ".join(
-            f"GPU {slot} {format_percent(use.total, unlike=layout.limit)}"
-            for slot, use in list(layout.uses.items())[:6]
-        )
-        sums = f"  {sums} of {format_percent(layout.limit)}" + (" …" if len(layout.uses) > 6 else "")
+        groups = [(span_of(slots), picture.total) for slots, picture in alike(pictures(layout))]
+        listed = [f"GPU {slots} {format_percent(total, unlike=layout.limit)}" for slots, total in groups[:6]]
+        sums = f"  {', '.join(listed)} of {format_percent(layout.limit)}" + (" …" if len(groups) > 6 else "")
     word, style = {
         Verdict.ACCEPTED: ("✓ Accepted", GOOD),
         Verdict.UNDECIDED: ("? Not decided: something is missing", UNSURE),
@@ -173,7 +210,7 @@ def _remedy_lines(judgement: Judgement, canvas: Canvas) -> list[Line]:
         if remedy.note:
             lines += wrapped([Span("     "), Span(remedy.note, DIM)], canvas.columns, 5)
         settings = " ".join(f"--set '{setting(change)}'" for change in remedy.changes)
-        if len(remedy.changes) <= 3:
+        if len(remedy.changes) <= 3 and not judgement.imported:
             lines += wrapped([Span("     "), Span(settings, DIM)], canvas.columns, 5)
     return lines
 

@@ -17,9 +17,10 @@ from omni_operator.cli import targets as targeting
 from omni_operator.cli.judge import smallest_card
 from omni_operator.cli.paint import BAD, BOLD, DIM, Canvas, Line, Span, canvas_for, wrapped
 from omni_operator.cli.picture_text import slot_lines
+from omni_operator.cli.plan import alike, span_of
 from omni_operator.cli.targets import Target
 from omni_operator.planning.estimate import Workload
-from omni_operator.planning.pictures import pictures
+from omni_operator.planning.pictures import owners_of, pictures
 from omni_operator.planning.solve import MAX_GPUS, Goal, Solution, solve_any
 
 GOALS = {"fewest-gpus": Goal.FEWEST_GPUS, "first-sound": Goal.FIRST_SOUND}
@@ -62,9 +63,10 @@ def lines(target: Target, solution: Solution, canvas: Canvas) -> list[Line]:
     card = solution.layout.card
     gpus = f"{solution.gpus} × {card.name if card else '?'}"
     result: list[Line] = [[Span(target.name or target.model, BOLD), Span(f"  {gpus}, {solution.goal}", DIM)]]
-    for picture in pictures(solution.layout):
-        notes = {placement.stage: placement.reason for placement in solution.placements}
-        result += [[Span("")], *slot_lines(picture, canvas, card, notes)]
+    notes = {placement.stage: placement.reason for placement in solution.placements}
+    drawn = pictures(solution.layout)
+    for slots, picture in alike(drawn):
+        result += [[Span("")], *slot_lines(picture, span_of(slots), canvas, card, notes, owners_of(drawn))]
     result.append([Span("")])
     for reason in solution.reasons:
         result += wrapped([Span("  "), Span(reason)], canvas.columns, 2)

@@ -66,7 +66,7 @@ def _imported(name: str, source: str, text: str, document: Document, options: Op
     title = str(imported.manifest["metadata"]["name"])
     judged = judged_layout(title, source, imported.layout, check(imported.layout), model, options.strict)
     notes = (f"Imported: {imported.form.value}.", *(str(note) for note in imported.notes))
-    return replace(judged, notes=notes)
+    return replace(judged, notes=notes, imported=True)
 
 
 def _kind(document: Document) -> str:

@@ -73,6 +73,11 @@ def pictures(layout: Layout, split: Split | None = None) -> tuple[SlotPicture, .
     )
 
 
+def owners_of(shown: Sequence[SlotPicture]) -> tuple[str, ...]:
+    """Everything that has a band on any card, in order."""
+    return tuple(dict.fromkeys(owner for picture in shown for owner in picture.owners))
+
+
 def _bands(layout: Layout, use: SlotUse, split: Split) -> Sequence[Band]:
     bands: list[Band] = []
     for stage in use.stages:
@@ -88,17 +93,13 @@ def _stage_bands(layout: Layout, stage: Stage, share: Fraction, split: Split) ->
     if layout.card is None or (stage.name not in split and stage.kv_cache is None):
         return [Band(stage.name, Fill.WHOLE, share)]
     weights, kv = split.get(stage.name, (0, stage.kv_cache or 0))
-    parts = [(Fill.WEIGHTS, weights), (Fill.KV_CACHE, kv)]
-    bands = [
-        Band(stage.name, fill, Fraction(size * stage.copies_per_slot, layout.card.memory))
-        for fill, size in parts
-        if size > 0
-    ]
-    rest = share - sum((band.share for band in bands), Fraction(0))
+    held, cached = (Fraction(size * stage.copies_per_slot, layout.card.memory) for size in (weights, kv))
+    rest = share - held - cached
     if rest < 0:  # It needs more than it asks for: the picture shows what it asks for.
         return [Band(stage.name, Fill.WHOLE, share)]
     fill = Fill.OTHER if stage.name in split else Fill.WHOLE
-    return [*bands, Band(stage.name, fill, rest)] if rest else bands
+    parts = [(Fill.WEIGHTS, held), (fill, rest), (Fill.KV_CACHE, cached)]
+    return [Band(stage.name, fill, part) for fill, part in parts if part]
 
 
 def apportion(shares: Sequence[Fraction], whole: Fraction, columns: int) -> list[int]:

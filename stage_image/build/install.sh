@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fills /opt/omni in the build stage: a virtual environment from the lock file, bytecode, and the tiny model.
+# Makes /opt/omni/venv in the build stage: a virtual environment from the lock file, with its bytecode.
 # Works on python:3.11-slim and on a plain Debian with python3.11: what is missing comes from Debian's packages.
 # Package indexes come from pip's own variables (PIP_INDEX_URL, PIP_CERT, ...) as build arguments; nothing of them stays.
 set -eu
@@ -37,7 +37,6 @@ $uv pip install --quiet --python /opt/omni/venv/bin/python --no-deps --require-h
 site=$(/opt/omni/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 [ -e "$site/nvidia/cu13/lib/libcublas.so.13" ] || sh /build/cpu_only.sh "$site"
 
-cp -r /build/omni_stage /opt/omni/lib/omni_stage
-PYTHONPATH=/opt/omni/lib /opt/omni/venv/bin/python -m omni_stage.tiny.make_model /opt/omni/models/tiny-omni
 # Bytecode now: at run time the file system is read-only. Some packages ship files that no Python can compile.
-/opt/omni/venv/bin/python -m compileall -q -j 0 "$site" /opt/omni/lib >/dev/null || true
+/opt/omni/venv/bin/python -m compileall -q -j 0 "$site" >/dev/null || true
+rm -rf /build/uv-cache

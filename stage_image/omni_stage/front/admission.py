@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -26,15 +27,24 @@ class Admission:
         self.closings = 0
         """How often it has been closed: a request that lived through one has lost a stage."""
         self.last_reason = ""
+        self.changed = asyncio.Event()
+        """Set by every change; whoever waits for it clears it."""
 
     def close(self, reason: str) -> None:
         """Let nothing in any more."""
-        self.reason = self.last_reason = reason
         self.closings += 1
+        self.last_reason = reason
+        self.keep_closed(reason)
+
+    def keep_closed(self, reason: str) -> None:
+        """It is closed, for this reason now."""
+        self.reason = reason
+        self.changed.set()
 
     def open(self) -> None:
         """Let requests in again."""
         self.reason = None
+        self.changed.set()
 
 
 def refusal(reason: str) -> bytes:

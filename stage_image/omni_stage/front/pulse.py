@@ -1,8 +1,10 @@
-"""The front tells its supervisor every second how it is: ready when its stages are and its own server answers."""
+"""The front tells its supervisor every second, and at once when it closes or opens, how it is: ready when its stages
+are and its own server answers."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import urllib.error
 import urllib.request
 from typing import Any
@@ -31,7 +33,10 @@ async def pulse(config: PodConfig, coordinator: Any, watch: Watch, admission: Ad
             report.send(Report(phase=Phase.WAITING, detail=f"waiting for {problem}", gauges=gauges))
         else:
             report.send(Report(phase=Phase.READY, gauges=gauges))
-        await asyncio.sleep(PULSE_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PULSE_SECONDS):
+                await admission.changed.wait()
+        admission.changed.clear()
 
 
 def server_problem(url: str) -> str:

@@ -65,7 +65,7 @@ class PodRunner:
                 self.coordinator.register_stage(name, self.plan.endpoints[f"stage_{name}"])
         missing = self.watch.missing()
         if missing:
-            self.admission.reason = missing
+            self.admission.keep_closed(missing)
         else:
             self.admission.open()
 

@@ -75,6 +75,8 @@ def read(text: str, source: str) -> list[Document]:
         return list(_Reader(yaml.parse(text, Loader=_LOADER), source).documents())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        if mark is not None and error.context_mark is not None and mark.line >= len(text.splitlines()):
+            mark = error.context_mark  # What is not closed at the end is wrong where it was opened.
         what = " ".join(part for part in (error.context, error.problem) if part)
         place = Place(source) if mark is None else Place(source, mark.line + 1, mark.column + 1)
         raise BadInput(f"not valid YAML: {what}", place) from None

@@ -31,6 +31,8 @@ class Images:
 
     operator: str
     stage: str
+    operator_digest: str = ""
+    """Content of the operator's image, so that the same name with other content is rolled out."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,10 @@ def target(progress: Progress, name: str = DEFAULT_NAME, gpus: Gpus | None = Non
     cluster = up(name, gpus or Gpus(2, "h100-80gb", {"MPSSupport": True}), progress)
     builder = Builder(progress=progress)
     recipes = [RECIPES["operator"], RECIPES["stage"]]
-    for recipe in recipes:
-        builder.build(recipe)
+    digests = [builder.build(recipe) for recipe in recipes]
     load(cluster, builder.layout, recipes, progress)
     programs = binaries(progress=progress)
-    images = Images(RECIPES["operator"].name, RECIPES["stage"].name)
+    images = Images(RECIPES["operator"].name, RECIPES["stage"].name, digests[0])
     return Target(cluster.kubeconfig, programs["kubectl"], programs["helm"], images)
 
 
@@ -111,11 +112,25 @@ def install(on: Target, progress: Progress, *values: str) -> None:
         given = [
             f"image.repository={operator[0]}", f"image.tag={operator[1]}",
             f"stageImage.repository={stage[0]}", f"stageImage.tag={stage[1]}",
+            f"podAnnotations.omnimodel\\.io/image={on.images.operator_digest}",
             *values,
         ]  # fmt: skip
-        on.helm(
+        try:
+            _upgrade(on, given)
+        except ClusterError as error:
+            pods = on.kubectl("get", "pods", "-n", NAMESPACE, "-o", "wide")
+            logs = on.kubectl("logs", "-n", NAMESPACE, f"deployment/{RELEASE}", "--tail=20", "--ignore-errors")
+            raise ClusterError(
+                "the operator did not become ready",
+                "see its log",
+                [*error.detail, *pods.splitlines(), *logs.splitlines()],
+            ) from error
+
+
+def _upgrade(on: Target, values: list[str]) -> None:
+    on.helm(
             "upgrade", "--install", RELEASE, str(CHART), "-n", NAMESPACE, "--create-namespace", "--wait",
-            "--timeout", "3m", *(f"--set={value}" for value in given),
+            "--timeout", "90s", *(f"--set={value}" for value in values),
         )  # fmt: skip
 
 

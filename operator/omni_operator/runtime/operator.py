@@ -71,7 +71,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-async def watch(namespace: str, add: Callable[[Key], object]) -> None:
+async def watch(namespace: str, identity: str, add: Callable[[Key], object]) -> None:
     """Watch until cancelled. Raises what ended kopf, which never ends by itself otherwise.
 
     kopf has a thread and an event loop of its own: when it stops, it waits 5 s for every task of its loop that it did
@@ -91,6 +91,8 @@ async def watch(namespace: str, add: Callable[[Key], object]) -> None:
                 kopf.operator(
                     registry=handlers(add_from_thread),
                     settings=kopf_settings(),
+                    # Not given, it would ask for the name of the user, who has none in a container.
+                    identity=identity,  # type: ignore[arg-type]  # a NewType that kopf does not export
                     clusterwide=not namespace,
                     namespaces=[namespace] if namespace else [],
                     stop_flag=stop,
@@ -136,7 +138,8 @@ async def _work(settings: OperatorSettings, metrics: Metrics) -> None:
         )
         async with lead(client, settings.lease_namespace, settings.pod_name) as lost:
             log.info("leading; watching %s", settings.namespace or "all namespaces")
-            await _first_to_end(controller.run(), watch(settings.namespace, controller.queue.add), _raise_when(lost))
+            watching = watch(settings.namespace, settings.pod_name, controller.queue.add)
+            await _first_to_end(controller.run(), watching, _raise_when(lost))
 
 
 async def _raise_when(lost: asyncio.Event) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from omni_operator.api.quantities import MIB, Amount, Share
 from omni_operator.api.reasons import Reason
-from omni_operator.planning.budget import Verdict, check, verdict
+from omni_operator.planning.budget import REFUSING, WARNING, Verdict, accepted, check, verdict
 from omni_operator.planning.layout import Layout, Problem, Severity, Stage, refused
 from omni_operator.planning.remedies import remedies
 from tests.planning.layouts import BUDGETS, card_of, layouts, near_full_layouts, stages
@@ -109,6 +109,14 @@ def test_a_smaller_budget_never_hurts(given_layout: Layout, budget: Share | Amou
     assume(budget.bytes_of(given_layout.card.memory) <= first.budget.bytes_of(given_layout.card.memory))
     smaller = replace(given_layout, stages=(replace(first, budget=budget), *given_layout.stages[1:]))
     assert not refused(check(smaller))
+
+
+@given(layouts())
+def test_rules_keep_to_their_kind_and_the_short_way_says_the_same(given_layout: Layout) -> None:
+    for rules, warns in ((REFUSING, False), (WARNING, True)):
+        found = [problem for rule in rules for problem in rule(given_layout)]
+        assert all((problem.severity is Severity.WARNING) is warns for problem in found)
+    assert accepted(given_layout) is not refused(check(given_layout))
 
 
 @given(layouts())

@@ -44,7 +44,7 @@ class Share:
 
     def bytes_of(self, card: int) -> int:
         """Bytes of a card of `card` bytes, rounded down: a budget must never exceed its share."""
-        return int(self.value * card)
+        return self.value.numerator * card // self.value.denominator
 
     def __str__(self) -> str:
         return f"{_decimal(self.value * 100, 9)}%"
@@ -114,9 +114,11 @@ def format_percent(value: Fraction, unlike: Fraction | None = None) -> str:
     A share is never rounded to a whole percentage that it is not, nor to the text of `unlike`, the share it is compared
     with: an excess of a billionth prints as `100.0000001%`, not as `100% of 100%`.
     """
+    scaled, rest = divmod(value.numerator * 10**6, value.denominator)
+    if rest == 0 and scaled >= 0:
+        whole, part = divmod(scaled, 10**4)
+        return f"{whole}.{part:04d}".rstrip("0") + "%" if part else f"{whole}%"
     percent = value * 100
-    if 10**4 % percent.denominator == 0:
-        return f"{_decimal(percent, 4)}%"
     for digits in range(2, 19):
         rounded = round(percent * 10**digits)
         if rounded % 10**digits and (unlike is None or rounded != unlike * 100 * 10**digits):

@@ -17,7 +17,7 @@ from omni_operator.planning.rules import memory, sharing, slots
 
 Rule = Callable[[Layout], Problems]
 
-RULES: tuple[Rule, ...] = (
+REFUSING: tuple[Rule, ...] = (
     slots.slots_without_gaps,
     slots.slots_within_claim,
     slots.slots_of_a_stage_distinct,
@@ -39,13 +39,18 @@ RULES: tuple[Rule, ...] = (
     sharing.plugin_requests_one,
     sharing.plugin_parts,
     sharing.mps_clients,
-    sharing.mps_limit_holds_context,
     sharing.compute_percentage_needs_mps,
+    slots.pod_names_distinct,
+)
+"""Whatever one of these finds is an error or a question."""
+WARNING: tuple[Rule, ...] = (
+    sharing.mps_limit_holds_context,
     sharing.copies_capped,
     sharing.shares_enforced,
-    slots.pod_names_distinct,
     memory.headroom,
 )
+"""Whatever one of these finds is accepted, and said."""
+RULES = (*REFUSING, *WARNING)
 
 _ORDER = {Severity.ERROR: 0, Severity.QUESTION: 1, Severity.WARNING: 2}
 
@@ -68,6 +73,11 @@ def check(layout: Layout, *, strict: bool = False) -> tuple[Problem, ...]:
     if strict:
         found = [_as_error(problem) for problem in found]
     return tuple(sorted(found, key=lambda problem: _ORDER[problem.severity]))
+
+
+def accepted(layout: Layout) -> bool:
+    """Whether `check` finds nothing but warnings. Stops at the first that is none, so searches ask this."""
+    return all(next(rule(layout), None) is None for rule in REFUSING)
 
 
 def verdict(problems: tuple[Problem, ...]) -> Verdict:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from math import lcm
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from omni_operator.api.quantities import Amount, Budget, Share
 from omni_operator.api.reasons import Reason
@@ -15,6 +15,23 @@ from omni_operator.catalogue import Card
 
 if TYPE_CHECKING:
     from omni_operator.api.v1alpha1 import Placement, SharingBackend, SharingStrategy
+
+
+T = TypeVar("T")
+
+
+class kept(Generic[T]):
+    """A property that is worked out once. As functools.cached_property, which takes a lock before Python 3.12 and is
+    then the slowest part of a plan; two threads may both work it out, to the same value."""
+
+    def __init__(self, work_out: Callable[[Any], T]) -> None:
+        self._work_out = work_out
+        self._name = work_out.__name__
+        self.__doc__ = work_out.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        value = instance.__dict__[self._name] = self._work_out(instance)
+        return value
 
 
 def _default(kind: str, member: str) -> Any:
@@ -120,26 +137,30 @@ class Layout:
         """Whether GPUs are asked for through NVIDIA's device plugin instead of DRA."""
         return self.backend == "DevicePlugin"
 
-    @cached_property
+    @kept
     def slots(self) -> tuple[int, ...]:
         """All slots in use, rising."""
         return tuple(sorted({slot for stage in self.stages for slot in stage.slots}))
 
-    @cached_property
+    @kept
     def uses(self) -> Mapping[int, SlotUse]:
         """What is asked for of each slot, rising."""
         return {slot: SlotUse(self, slot) for slot in self.slots}
 
-    def on_slot(self, slot: int) -> tuple[Stage, ...]:
-        """Stages that use a slot, in pipeline order."""
-        return tuple(stage for stage in self.stages if slot in stage.slots)
-
-    def processes(self) -> Mapping[str, tuple[Stage, ...]]:
-        """Stages by process, in pipeline order. A process is a pod."""
+    @kept
+    def _by_process(self) -> Mapping[str, tuple[Stage, ...]]:
         grouped: dict[str, list[Stage]] = {}
         for stage in self.stages:
             grouped.setdefault(stage.process, []).append(stage)
         return {name: tuple(stages) for name, stages in grouped.items()}
+
+    def on_slot(self, slot: int) -> tuple[Stage, ...]:
+        """Stages that use a slot, in pipeline order."""
+        return tuple([stage for stage in self.stages if slot in stage.slots])
+
+    def processes(self) -> Mapping[str, tuple[Stage, ...]]:
+        """Stages by process, in pipeline order. A process is a pod."""
+        return self._by_process
 
     def shared_slots(self) -> tuple[int, ...]:
         """Slots that several processes use."""
@@ -190,17 +211,16 @@ class SlotUse:
     def __init__(self, layout: Layout, slot: int) -> None:
         self.slot = slot
         self.stages = layout.on_slot(slot)
-        self.neighbours = tuple(neighbour for neighbour in layout.neighbours if neighbour.slot == slot)
+        self.neighbours = layout.neighbours and tuple(n for n in layout.neighbours if n.slot == slot)
         self.card = layout.card
 
     def share_of(self, stage: Stage) -> Fraction | None:
         """The stage's share of the card, all copies; None where it has no budget, or an amount on an unknown card."""
         share = self._share(stage.budget)
-        return None if share is None else share * stage.copies_per_slot
+        return share if share is None or stage.copies == 1 else share * stage.copies_per_slot
 
-    @cached_property
-    def shares(self) -> Mapping[str, Fraction]:
-        """Known shares by stage and neighbour, biggest first, ties in pipeline order."""
+    @kept
+    def _known(self) -> Mapping[str, Fraction]:
         known: dict[str, Fraction] = {}
         for stage in self.stages:
             if (share := self.share_of(stage)) is not None:
@@ -208,26 +228,45 @@ class SlotUse:
         for neighbour in self.neighbours:
             if (share := self._share(neighbour.footprint)) is not None:
                 known[neighbour.name] = known.get(neighbour.name, Fraction(0)) + share
-        return dict(sorted(known.items(), key=lambda row: -row[1]))
+        return known
 
-    @cached_property
+    @kept
+    def shares(self) -> Mapping[str, Fraction]:
+        """Known shares by stage and neighbour, biggest first, ties in pipeline order."""
+        return dict(sorted(self._known.items(), key=lambda row: row[1], reverse=True))
+
+    @kept
+    def _sum(self) -> tuple[int, int]:
+        """Numerator and denominator of the sum: one sum of integers, as exact as one of fractions, and much faster."""
+        shares = self._known.values()
+        common = lcm(*[share.denominator for share in shares])
+        return sum([share.numerator * (common // share.denominator) for share in shares]), common
+
+    @kept
     def total(self) -> Fraction:
         """Sum of the known shares; above 1 it exceeds the whole card."""
-        return sum(self.shares.values(), Fraction(0))
+        return Fraction(*self._sum)
+
+    def exceeds(self, limit: Fraction) -> bool:
+        """Whether the sum is above a limit."""
+        numerator, denominator = self._sum
+        return numerator * limit.denominator > limit.numerator * denominator
 
     @property
     def without_budget(self) -> tuple[Stage, ...]:
         """Stages of the slot that declare nothing."""
-        return tuple(stage for stage in self.stages if stage.budget is None)
+        return tuple([stage for stage in self.stages if stage.budget is None])
 
-    @property
+    @kept
     def processes(self) -> tuple[str, ...]:
         """Processes of the slot, in pipeline order."""
-        return tuple(dict.fromkeys(stage.process for stage in self.stages))
+        return tuple(dict.fromkeys([stage.process for stage in self.stages]))
 
-    @property
+    @kept
     def clients(self) -> int:
         """Processes that open the GPU, copies too. Stages of one process are one client."""
+        if not [stage for stage in self.stages if stage.copies > 1 or stage.gpu_processes > 1]:
+            return len(self.processes)
         return sum(
             max(stage.copies_per_slot * stage.gpu_processes for stage in self.stages if stage.process == process)
             for process in self.processes

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from omni_operator.api.quantities import MIB, Amount, Share, format_bytes
 from omni_operator.catalogue import Card, cards
-from omni_operator.planning.budget import check
+from omni_operator.planning.budget import accepted, check
 from omni_operator.planning.changes import (
     Change,
     Floor,
@@ -29,7 +29,7 @@ from omni_operator.planning.changes import (
     replaced,
     size_of,
 )
-from omni_operator.planning.layout import Layout, Severity, Stage, refused
+from omni_operator.planning.layout import Layout, Severity, Stage
 from omni_operator.planning.rules.slots import MAX_CLAIM_RESULTS
 from omni_operator.planning.shrink import largest_fitting_budget
 from omni_operator.planning.shrinking import can_live_on, declarations, overbooked, shrinks, smaller_kv_caches
@@ -50,7 +50,7 @@ def remedies(
     `floor` and `lighter` come from the estimate, where the model's size is known: no stage is then shrunk below what it
     needs, and FP8 weights are offered.
     """
-    if not refused(check(layout)):
+    if accepted(layout):
         return ()
     needs = floor or nothing_known
     found = [
@@ -64,7 +64,7 @@ def remedies(
     ]
     best: dict[tuple[str, ...], Remedy] = {}
     for remedy in sorted(found, key=_rank):
-        if not refused(check(remedy.layout)):
+        if accepted(remedy.layout):
             best.setdefault(tuple(map(str, remedy.changes)), remedy)
     return tuple(_varied(list(best.values()), most))
 
@@ -154,7 +154,7 @@ def _bigger_cards(layout: Layout) -> Iterator[Remedy]:
         if card.memory <= layout.card.memory or "mig" in card.name:
             continue
         grown = replace(as_bytes, card=card)
-        if refused(check(grown)):
+        if not accepted(grown):
             continue
         changes = [Change("", "gpus.card", layout.card.name, card.name)]
         changes += [

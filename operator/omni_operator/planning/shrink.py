@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 from omni_operator.api.quantities import MIB, Amount, Budget, Share
@@ -20,8 +19,10 @@ def room_for(layout: Layout, stage: Stage) -> Fraction | None:
     rooms = []
     for slot in stage.slots:
         use = layout.uses[slot]
-        others = use.total - (use.share_of(stage) or 0)
-        rooms.append((layout.limit - others) / stage.copies_per_slot)
+        rest = layout.limit - use.total
+        own = use.share_of(stage)
+        room = rest if own is None else rest + own
+        rooms.append(room if stage.copies == 1 else room / stage.copies_per_slot)
     return min(rooms, default=None)
 
 
@@ -37,7 +38,7 @@ def largest_fitting_budget(layout: Layout, stage: Stage) -> Budget | None:
     if isinstance(stage.budget, Amount):
         if layout.card is None:
             return None
-        amount = math.floor(room * layout.card.memory) // MIB * MIB
+        amount = room.numerator * layout.card.memory // room.denominator // MIB * MIB
         return Amount(amount) if amount > 0 else None
-    share = Fraction(math.floor(room * PERCENT_STEP), PERCENT_STEP)
+    share = Fraction(room.numerator * PERCENT_STEP // room.denominator, PERCENT_STEP)
     return Share(share) if share > 0 else None

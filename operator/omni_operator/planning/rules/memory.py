@@ -106,9 +106,9 @@ def stage_within_card(layout: Layout) -> Problems:
 def sum_within_limit(layout: Layout) -> Problems:
     """The heart: what the stages of each GPU ask for together, against what may be given away of the card."""
     for slot, use in layout.uses.items():
-        excess = use.total - layout.limit
-        if excess <= 0:
+        if not use.exceeds(layout.limit):
             continue
+        excess = use.total - layout.limit
         yield Problem(
             Reason.BUDGET_EXCEEDED,
             f"GPU {slot} is overbooked: {format_percent(use.total, unlike=layout.limit)} of "
@@ -138,8 +138,10 @@ def _smallest_cut(layout: Layout, use: SlotUse) -> str:
 def kv_cache_within_budget(layout: Layout) -> Problems:
     """The KV cache is part of a stage's budget."""
     for stage in layout.stages:
+        if stage.kv_cache is None:
+            continue
         budget = _budget_bytes(layout, stage)
-        if stage.kv_cache is None or budget is None or stage.kv_cache <= budget:
+        if budget is None or stage.kv_cache <= budget:
             continue
         yield Problem(
             Reason.KV_CACHE_EXCEEDED,
@@ -161,6 +163,8 @@ def kv_pools_within_card(layout: Layout) -> Problems:
     available = bytes_available(layout.limit, layout) or 0
     for slot, use in layout.uses.items():
         pools = {stage.name: stage.kv_cache * stage.copies_per_slot for stage in use.stages if stage.kv_cache}
+        if not pools:
+            continue
         needed = sum(pools.values())
         if needed > available:
             yield Problem(
@@ -206,7 +210,7 @@ def card_known(layout: Layout) -> Problems:
 def headroom(layout: Layout) -> Problems:
     """Exactly full is accepted, but CUDA graphs, workspaces and peaks have no room."""
     for slot, use in layout.uses.items():
-        if HEADROOM < use.total <= layout.limit:
+        if use.exceeds(HEADROOM) and not use.exceeds(layout.limit):
             yield Problem(
                 Reason.NO_HEADROOM,
                 f"GPU {slot} keeps only {format_percent(1 - use.total, unlike=1 - HEADROOM)} of the card free.",

@@ -48,18 +48,22 @@ def mps_clients(layout: Layout) -> Problems:
 def mps_limit(layout: Layout, use: SlotUse, process: str) -> int | None:
     """Bytes that MPS lets each single process of a pod pin on a slot: the budgets of its stages there, divided by the
     processes that open the GPU, down to whole MiB. None where a budget or the card is not known, or under no MPS."""
-    stages = [stage for stage in use.stages if stage.process == process]
     if not layout.mps or layout.card is None:
         return None
-    memory = layout.card.memory
-    budgets = [stage.budget.bytes_of(memory) for stage in stages if stage.budget is not None]
-    if len(budgets) < len(stages):
-        return None
-    return sum(budgets) // max(stage.gpu_processes for stage in stages) // MIB * MIB
+    budgets, processes = 0, 1
+    for stage in use.stages:
+        if stage.process == process:
+            if stage.budget is None:
+                return None
+            budgets += stage.budget.bytes_of(layout.card.memory)
+            processes = max(processes, stage.gpu_processes)
+    return budgets // processes // MIB * MIB
 
 
 def mps_limit_holds_context(layout: Layout) -> Problems:
     """The limit is per process and counts CUDA's own memory: a very small share leaves nothing for the model."""
+    if not layout.mps or layout.card is None:
+        return
     for slot, use in layout.uses.items():
         if len(use.processes) < 2:
             continue

@@ -15,7 +15,9 @@ MAX_CLAIM_RESULTS = 32
 def slots_without_gaps(layout: Layout) -> Problems:
     """Slots are counted from 0: a skipped one would hold a GPU that nothing uses."""
     slots = layout.slots
-    for slot in range(max(slots, default=-1)):
+    if not slots or slots[-1] == len(slots) - 1:
+        return
+    for slot in range(slots[-1]):
         if slot not in slots:
             users = tuple(stage.name for stage in layout.stages if max(stage.slots, default=-1) > slot)
             yield Problem(
@@ -42,8 +44,8 @@ def slots_within_claim(layout: Layout) -> Problems:
 def slots_of_a_stage_distinct(layout: Layout) -> Problems:
     """Two ranks of a stage on one GPU would split nothing."""
     for stage in layout.stages:
-        repeated = [slot for slot, times in Counter(stage.slots).items() if times > 1]
-        if repeated:
+        if len(stage.slots) > len(set(stage.slots)):
+            repeated = [slot for slot, times in Counter(stage.slots).items() if times > 1]
             yield Problem(
                 Reason.DEVICE_COUNT_MISMATCH,
                 f"Stage {stage.name} lists GPU {repeated[0]} more than once.",
@@ -106,6 +108,8 @@ def local_edges_in_one_process(layout: Layout) -> Problems:
 def process_on_same_slots(layout: Layout) -> Problems:
     """Stages of one process see the same GPUs, so those that use a GPU must use the same ones."""
     for name, stages in layout.processes().items():
+        if len(stages) == 1:
+            continue
         placed = [stage for stage in stages if stage.slots]
         if len({stage.slots for stage in placed}) > 1:
             yield Problem(
@@ -123,8 +127,10 @@ def split_stage_alone(layout: Layout) -> Problems:
     """A tensor-parallel stage is a process per rank, so nothing else can live in its process (sglang-omni 0.1.9
     `PipelineConfig.validate_processes`)."""
     for name, stages in layout.processes().items():
+        if len(stages) == 1:
+            continue
         split = [stage for stage in stages if (stage.ranks or len(stage.slots)) > 1]
-        if split and len(stages) > 1:
+        if split:
             yield Problem(
                 Reason.PROCESS_SPLIT,
                 f"Process {name} has the tensor-parallel stage {split[0].name} and other stages.",
@@ -136,9 +142,11 @@ def split_stage_alone(layout: Layout) -> Problems:
 
 def pod_names_distinct(layout: Layout) -> Problems:
     """`a_b` and `a-b` would be the same pod."""
-    counted = Counter(stage_pod_name("", 0, process) for process in layout.processes())
-    for process in layout.processes():
-        if counted[stage_pod_name("", 0, process)] > 1:
+    names = [stage_pod_name("", 0, process) for process in layout.processes()]
+    if len(set(names)) == len(names):
+        return
+    for name, process in zip(names, layout.processes(), strict=True):
+        if names.count(name) > 1:
             yield Problem(
                 Reason.NAMES_COLLIDE,
                 f"Process {process!r} has the same pod name as another one, since _ becomes - there.",

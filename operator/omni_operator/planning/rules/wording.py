@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 from omni_operator.api.quantities import format_bytes, format_percent
@@ -29,12 +28,12 @@ def others(use: SlotUse, stage: Stage) -> str:
 
 def bytes_needed(share: Fraction, layout: Layout) -> int | None:
     """Bytes of a share of the planned card, rounded up; None where no card is known."""
-    return None if layout.card is None else math.ceil(share * layout.card.memory)
+    return None if layout.card is None else -(-share.numerator * layout.card.memory // share.denominator)
 
 
 def bytes_available(share: Fraction, layout: Layout) -> int | None:
     """Bytes of a share of the planned card, rounded down; None where no card is known."""
-    return None if layout.card is None else math.floor(share * layout.card.memory)
+    return None if layout.card is None else share.numerator * layout.card.memory // share.denominator
 
 
 def quantity(share: Fraction, layout: Layout) -> str:

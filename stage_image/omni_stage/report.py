@@ -49,14 +49,19 @@ class Report:
 
 
 def encode(report: Report) -> bytes:
-    """One line that fits the pipe. Of a long detail its end is kept: that is where a traceback says what happened."""
+    """One line that fits the pipe.
+
+    Of a long detail the end is kept, where a traceback says what happened; of a problem with the file the beginning,
+    which names the field.
+    """
     data = {key: value for key, value in asdict(report).items() if value not in (None, "", {})}
     detail = report.detail
     while True:
         line = json.dumps({**data, "detail": detail}).encode() + b"\n"
         if len(line) <= MAX_LINE:
             return line
-        detail = detail[(len(detail) + 1) // 2 :]
+        half = len(detail) // 2
+        detail = detail[:half] if report.failure is FailureKind.CONFIG else detail[len(detail) - half :]
 
 
 def decode(line: bytes) -> Report | None:

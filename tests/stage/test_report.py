@@ -29,6 +29,12 @@ def test_a_long_detail_keeps_its_end() -> None:
     assert message.detail.endswith("the cause")
 
 
+def test_a_long_problem_with_the_file_keeps_its_beginning() -> None:
+    message = decode(encode(Report(failure=FailureKind.CONFIG, detail="stages[0].x: unknown" + "é" * 100_000)))
+    assert message is not None
+    assert message.detail.startswith("stages[0].x: unknown")
+
+
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b'{"phase": "flying"}', b'{"gauges": {"a": "b"}}', b"\xff"])
 def test_noise_is_no_message(line: bytes) -> None:
     assert decode(line) is None

@@ -1,4 +1,7 @@
-"""What sglang-omni and SGLang need before they are imported where a pod computes on the CPU (development only)."""
+"""What sglang-omni and SGLang need before they are imported in a container that sees no GPU.
+
+That is the front, a stage that computes on the CPU by its nature, and every stage where a pod's file says `cpu`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ ENGINE_ARGS: dict[str, object] = {
     "disable_cuda_graph": True,
 }
 """SGLang's arguments for a processor without its AMX kernels."""
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+"""Where a whole replica computes on the CPU, it shares a small machine."""
 
 
 def prepare(environment: MutableMapping[str, str]) -> None:
@@ -25,7 +30,6 @@ def prepare(environment: MutableMapping[str, str]) -> None:
     environment[PLATFORM_VARIABLE] = PLATFORM
     # SGLang's own CPU engine wants kernels that the package index does not have; its torch path needs nothing.
     environment.pop("SGLANG_USE_CPU_ENGINE", None)
-    environment.setdefault("OMP_NUM_THREADS", "1")  # a whole replica shares a small machine
     install_vllm_stand_in()
 
 

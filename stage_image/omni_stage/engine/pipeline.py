@@ -6,10 +6,10 @@ Anything that sglang-omni refuses becomes a ConfigError, for a restart would onl
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
@@ -168,16 +168,24 @@ def arguments(stage: Any, declared: StageConfig, config: PodConfig) -> dict[str,
         elif name in factory_names:
             factory[name] = value
         else:
-            known = ", ".join(sorted(engine_names | factory_names)) or "none"
-            raise ConfigError(f"stages.{stage.name}.engine_args.{name}: unknown; this stage's engine takes: {known}")
+            raise ConfigError(f"stages.{stage.name}.engine_args.{name}: {unknown(name, engine_names | factory_names)}")
     return {**({"engine": engine} if has_engine else {}), "factory": factory}
+
+
+def unknown(name: str, known: frozenset[str]) -> str:
+    """What to say of an argument that nobody takes. SGLang takes hundreds, so the nearest come first."""
+    if not known:
+        return "unknown; this stage takes no arguments"
+    nearest = difflib.get_close_matches(name, known, n=3)
+    hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
+    return f"unknown; {hint}this stage takes: {', '.join(sorted(known))}"
 
 
 def engine_argument_names() -> frozenset[str]:
     """What SGLang's ServerArgs take, less what the pod's file owns."""
     server_args = importlib.import_module("sglang.srt.server_args").ServerArgs
     owned = {"model_path", "tokenizer_path", "tp_size", "base_gpu_id", "kv_cache_bytes"}
-    return frozenset({f.name for f in fields(server_args)} | set(EngineArgs.model_fields)) - owned
+    return frozenset({*server_args.__struct_fields__, *EngineArgs.model_fields}) - owned
 
 
 def factory_argument_names(stage: Any) -> frozenset[str]:

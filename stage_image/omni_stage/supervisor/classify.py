@@ -59,7 +59,9 @@ NOISE = re.compile(r"^\s*$|^\s+|^Traceback|^During handling|^The above exception
 def classify(ending: Ending) -> Verdict:
     """The verdict on an engine process that nobody asked to stop."""
     text = ending.failure_text or ending.error_output
-    if ending.failure is FailureKind.CONFIG or ending.status == ExitCode.BAD_CONFIG:
+    if ending.failure is FailureKind.CONFIG:
+        return Verdict(ExitCode.BAD_CONFIG, " ".join(text.split()))
+    if ending.status == ExitCode.BAD_CONFIG:
         return Verdict(ExitCode.BAD_CONFIG, last_line(text) or "the engine refused its configuration")
     if ending.failure is FailureKind.PEER_LOST:
         return Verdict(ExitCode.PEER_LOST, last_line(text) or "a neighbour did not answer in time")

@@ -164,7 +164,7 @@ class Layout:
 
     def shared_slots(self) -> tuple[int, ...]:
         """Slots that several processes use."""
-        return tuple(slot for slot in self.slots if len({stage.process for stage in self.on_slot(slot)}) > 1)
+        return tuple([slot for slot, use in self.uses.items() if len(use.processes) > 1])
 
 
 class Severity(StrEnum):

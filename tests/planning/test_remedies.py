@@ -94,8 +94,26 @@ def test_a_smaller_budget_comes_off_a_declared_kv_cache() -> None:
 
 def test_a_missing_budget_gets_what_the_others_leave_with_headroom() -> None:
     best = remedies(layout(stage("a", 0, "45%"), stage("b", 0)))[0]
-    assert (best.kind, best.title) == (Kind.DECLARE, "Set gpuMemory of b to 49%, what the others leave of GPU 0")
+    assert (best.kind, best.title) == (Kind.DECLARE, "Set gpuMemory of b to 49%")
     assert check(best.layout) == ()
+
+
+def test_several_missing_budgets_are_what_is_needed_and_the_biggest_engine_gets_the_rest() -> None:
+    def sizes(given: Stage, where: Layout) -> int | None:
+        return {"encoder": 1600 * MIB, "thinker": 61 * 10**9, "talker": 7 * 10**9}[given.name]
+
+    given = layout(
+        stage("encoder", 0), stage("thinker", 0, engine=True), stage("talker", 0, engine=True), stage("wav", 0, "2%")
+    )
+    best = remedies(given, floor=sizes)[0]
+    assert best.title == "Set gpuMemory of encoder to 2%, talker to 8.2%, thinker to 81.8%"
+    assert check(best.layout) == ()
+    assert remedies(given) == () or remedies(given)[0].kind is not Kind.DECLARE
+
+
+def test_a_split_stage_gets_the_least_rest_of_its_gpus() -> None:
+    given = layout(stage("thinker", (0, 1), engine=True), stage("a", 0, "10%"), stage("b", 1, "30%"))
+    assert titles(given)[0] == "Set gpuMemory of thinker to 64%"
 
 
 def test_stages_that_may_not_meet_get_gpus_of_their_own() -> None:

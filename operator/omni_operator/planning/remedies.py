@@ -29,10 +29,11 @@ from omni_operator.planning.changes import (
     replaced,
     size_of,
 )
+from omni_operator.planning.declaring import declarations
 from omni_operator.planning.layout import Layout, Severity, Stage
 from omni_operator.planning.rules.slots import MAX_CLAIM_RESULTS
 from omni_operator.planning.shrink import largest_fitting_budget
-from omni_operator.planning.shrinking import can_live_on, declarations, overbooked, shrinks, smaller_kv_caches
+from omni_operator.planning.shrinking import can_live_on, overbooked, shrinks, smaller_kv_caches
 
 MOST_OFFERED = 8
 """Remedies that anybody reads."""

@@ -21,7 +21,6 @@ from omni_operator.planning.changes import (
     size_of,
 )
 from omni_operator.planning.layout import Layout, Problem, Stage
-from omni_operator.planning.rules.memory import HEADROOM
 from omni_operator.planning.shrink import PERCENT_STEP, largest_fitting_budget
 
 SENSIBLE_PART = Fraction(1, 2)
@@ -58,27 +57,6 @@ def smaller_kv_caches(layout: Layout) -> Iterator[Remedy]:
     """For a KV cache bigger than its stage's budget: as much as the budget leaves."""
     for problem in check(layout):
         yield from _smaller_kv_cache(layout, problem)
-
-
-def declarations(layout: Layout, floor: Floor) -> Iterator[Remedy]:
-    """Give the one stage of a GPU that declares nothing what the others leave, headroom kept."""
-    for slot, use in layout.uses.items():
-        if len(use.without_budget) != 1 or len(use.stages) < 2:
-            continue
-        stage = use.without_budget[0]
-        rest = (min(layout.limit, HEADROOM) - use.total) / stage.copies_per_slot
-        wanted = Share(Fraction(int(rest * 100), 100)) if rest > 0 else None
-        least = floor(stage, layout)
-        if wanted is None or wanted.value <= 0:
-            continue
-        if least is not None and layout.card is not None and wanted.bytes_of(layout.card.memory) < least:
-            continue
-        remedy = changed_remedy(Kind.DECLARE, layout, {stage.name: replace(stage, budget=wanted)}, Fraction(0), floor)
-        yield replace(
-            remedy,
-            title=f"Set gpuMemory of {stage.name} to {wanted}, what the others leave of GPU {slot}",
-            note="" if least is not None else f"What {stage.name} needs is not known: measure it.",
-        )
 
 
 def _shrunk_on_each(layout: Layout, floor: Floor) -> Iterator[Remedy]:

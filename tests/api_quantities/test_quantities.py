@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omni_operator.api.quantities import (
@@ -100,6 +100,7 @@ def test_two_shares_that_differ_never_read_the_same() -> None:
     assert format_percent(limit) == "33.33%"
 
 
+@settings(deadline=None)
 @given(st.fractions(0, 3), st.sampled_from([Fraction(1), Fraction(94, 100), Fraction(1, 3)]))
 def test_no_excess_is_hidden(value: Fraction, limit: Fraction) -> None:
     if value != limit:
@@ -116,16 +117,19 @@ def test_amounts_read_in_kubernetes_units(value: int, text: str) -> None:
     assert format_bytes(value) == text
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2**50), st.integers(1, 2**50))
 def test_two_amounts_that_differ_never_read_the_same(one: int, other: int) -> None:
     assert one == other or format_bytes(one, unlike=other) != format_bytes(other)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2**55))
 def test_an_amount_reads_back_as_itself(value: int) -> None:
     assert parse_budget(str(Amount(value))) == Amount(value)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10**11))
 def test_a_share_reads_back_as_itself(billionths: int) -> None:
     share = Share(Fraction(billionths, 10**11))
@@ -133,12 +137,14 @@ def test_a_share_reads_back_as_itself(billionths: int) -> None:
     assert re.fullmatch(GPU_MEMORY_PATTERN, str(share))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10**9), st.integers(1, 2**50))
 def test_a_share_in_bytes_never_exceeds_the_share(billionths: int, card: int) -> None:
     share = Share(Fraction(billionths, 10**9))
     assert share.bytes_of(card) <= share.value * card < share.bytes_of(card) + 1
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_is_a_budget_or_an_error(text: str) -> None:
     try:

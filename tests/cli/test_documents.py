@@ -79,7 +79,7 @@ def test_bytes_that_are_no_text() -> None:
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(BadInput):
         read(text, "f")
@@ -94,7 +94,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         max_leaves=8,
     )
 )
-@settings(max_examples=80)
+@settings(max_examples=80, deadline=None)
 def test_what_is_written_reads_back(value: object) -> None:
     import yaml
 

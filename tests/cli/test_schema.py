@@ -137,7 +137,7 @@ def paths(value: Any, at: Path = ()) -> list[Path]:
 
 
 @given(st.sampled_from(paths(FULL)), LEAVES)
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 def test_what_it_takes_the_models_take_and_read_the_same(path: Path, value: Any) -> None:
     spec = changed(path, value)
     light = faults(spec)
@@ -156,7 +156,7 @@ def test_what_it_takes_the_models_take_and_read_the_same(path: Path, value: Any)
 
 
 @given(st.sampled_from(paths(FULL)), LEAVES)
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_what_only_the_light_reader_refuses_is_the_api_servers_business(path: Path, value: Any) -> None:
     spec = changed(path, value)
     try:

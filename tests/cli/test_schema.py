@@ -87,9 +87,9 @@ def changed(path: Path, value: Any) -> dict[str, Any]:
         (("stages", 0, "gpuMemry"), "1%", "spec.stages[0].gpuMemry: unknown field; did you mean gpuMemory?"),
         (("gpu",), {}, "spec.gpu: unknown field; did you mean gpus?"),
         (("stages", 0, "gpuMemory"), "4GB", "spec.stages[0].gpuMemory: '4GB' is not a Kubernetes quantity; write 4G"),
-        (("stages", 0, "gpuMemory"), "101%", "spec.stages[0].gpuMemory: is more than a whole card"),
-        (("stages", 0, "gpuMemory"), "0%", "spec.stages[0].gpuMemory: must be above 0"),
-        (("stages", 0, "gpuMemory"), "0.000Gi", "spec.stages[0].gpuMemory: must be above 0"),
+        (("stages", 0, "gpuMemory"), "101%", "spec.stages[0].gpuMemory: '101%' is more than a whole card"),
+        (("stages", 0, "gpuMemory"), "0%", "spec.stages[0].gpuMemory: '0%' must be above 0%"),
+        (("stages", 0, "gpuMemory"), "0.000Gi", "spec.stages[0].gpuMemory: '0.000Gi' must be above 0"),
         (("stages", 0, "gpuMemory"), 0, "spec.stages[0].gpuMemory: must be above 0"),
         (("stages", 0, "gpuMemory"), 0.5, "spec.stages[0].gpuMemory: must be text or a whole number, not a number 0.5"),
         (("stages", 0, "gpuMemory"), "1e9 %", "spec.stages[0].gpuMemory: '1e9 %' is not a percentage"),
@@ -107,6 +107,8 @@ def changed(path: Path, value: Any) -> dict[str, Any]:
         (("model",), ..., "spec: model is missing"),
         (("gpus", "memory"), "80Gi", "spec.gpus: card and memory say the same thing twice"),
         (("gpus", "sharing", "strategy"), "mps", "spec.gpus.sharing.strategy: must be one of Auto, MPS"),
+        (("gpus", "maxShare"), "0%", "spec.gpus.maxShare: '0%' must be above 0%"),
+        (("stages", 0, "kvCache"), "0", "spec.stages[0].kvCache: '0' must be above 0"),
         (("gpus", "maxShare"), "94", "spec.gpus.maxShare: '94' is not a percentage"),
         (("replicas",), True, "spec.replicas: must be a whole number, not true or false True"),
         (("replicas",), 65, "spec.replicas: must be at most 64, not 65"),
@@ -137,7 +139,7 @@ def paths(value: Any, at: Path = ()) -> list[Path]:
 
 
 @given(st.sampled_from(paths(FULL)), LEAVES)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=600, deadline=None)
 def test_what_it_takes_the_models_take_and_read_the_same(path: Path, value: Any) -> None:
     spec = changed(path, value)
     light = faults(spec)

@@ -15,7 +15,6 @@ from omni_operator.planning.layout import Layout, Problem, Severity, Stage, refu
 from omni_operator.planning.remedies import remedies
 from tests.planning.layouts import BUDGETS, card_of, layouts, near_full_layouts, stages
 
-
 QUICK = settings(max_examples=60, deadline=None)
 """A busy machine is slow, and that is no failure."""
 

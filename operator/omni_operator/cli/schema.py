@@ -17,7 +17,15 @@ from importlib.resources import files
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from omni_operator.api.quantities import parse_amount
+from omni_operator.api.quantities import (
+    AMOUNT_PATTERN,
+    GPU_MEMORY_PATTERN,
+    PERCENT_PATTERN,
+    QuantityError,
+    parse_amount,
+    parse_budget,
+    parse_percent,
+)
 from omni_operator.cli.documents import Path
 
 if TYPE_CHECKING:
@@ -117,8 +125,10 @@ def _text_faults(value: str, node: Schema, path: Path) -> Iterator[Fault]:
         yield Fault(path, "must not be empty")
     elif len(value) > node.get("maxLength", len(value)):
         yield Fault(path, f"has {len(value)} characters; at most {node['maxLength']} are allowed")
-    elif "pattern" in node and not re.search(_to_python(node["pattern"]), value):
-        yield Fault(path, _unreadable(value, node["pattern"]))
+    elif "pattern" in node:
+        wrong = _unreadable(value, node["pattern"])
+        if wrong:
+            yield Fault(path, wrong)
 
 
 def _list_faults(value: Sequence[Any], node: Schema, path: Path) -> Iterator[Fault]:
@@ -178,26 +188,19 @@ def _meant(name: str, known: Mapping[str, Any]) -> str:
 
 
 def _unreadable(value: str, pattern: str) -> str:
-    """Words for a text that does not match: the quantities' own where it should be one."""
-    from omni_operator.api.quantities import (
-        AMOUNT_PATTERN,
-        GPU_MEMORY_PATTERN,
-        PERCENT_PATTERN,
-        QuantityError,
-        parse_budget,
-        parse_percent,
-    )
-
-    readers: dict[str, Callable[[str], object]] = {
-        AMOUNT_PATTERN: parse_amount,
-        GPU_MEMORY_PATTERN: parse_budget,
-        PERCENT_PATTERN: parse_percent,
-    }
+    """What is wrong with a text: in the quantities' own words where it should be one, as the models say it; or nothing."""
     try:
-        readers.get(pattern, str)(value)
+        _READERS.get(pattern, str)(value)
     except QuantityError as error:
         return str(error)
-    return f"{_shown(value)} does not match {pattern}"
+    return "" if re.search(_to_python(pattern), value) else f"{_shown(value)} does not match {pattern}"
+
+
+_READERS: Mapping[str, Callable[[str], object]] = {
+    AMOUNT_PATTERN: parse_amount,
+    GPU_MEMORY_PATTERN: parse_budget,
+    PERCENT_PATTERN: parse_percent,
+}
 
 
 def _to_python(pattern: str) -> str:

@@ -188,7 +188,7 @@ def _meant(name: str, known: Mapping[str, Any]) -> str:
 
 
 def _unreadable(value: str, pattern: str) -> str:
-    """What is wrong with a text: in the quantities' own words where it should be one, as the models say it; or nothing."""
+    """What is wrong with a text, or nothing; in the quantities' own words where it should be one."""
     try:
         _READERS.get(pattern, str)(value)
     except QuantityError as error:

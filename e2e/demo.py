@@ -80,11 +80,11 @@ def show(console: Console, on: Target) -> None:
     console.print(on.kubectl("get", "pods", "-n", SPACE, "-l", f"omnimodel.io/name={NAME}").strip())
     say(console, "Which GPU each stage has")
     table = Table(box=None)
-    for column in ("stage", "pod", "state", "GPU memory", "GPU"):
-        table.add_column(column)
+    for column in ("stage", "state", "GPU memory", "GPU"):
+        table.add_column(column, no_wrap=True)
     for row in status(on).get("stages") or []:
         gpus = ", ".join(row.get("gpuUuids") or []) or "none (CPU)"
-        table.add_row(row["name"], row["pod"], row["state"], row.get("gpuMemory", ""), gpus)
+        table.add_row(row["name"], row["state"], row.get("gpuMemory", ""), gpus)
     console.print(table)
 
 
@@ -92,10 +92,10 @@ def ask(console: Console, on: Target) -> None:
     say(console, "POST /v1/chat/completions")
     with forwarded(on, SPACE, NAME, 8000) as url:
         console.print(f"[dim]> {QUESTION}")
-        console.print(json.dumps(complete(url, QUESTION), indent=2, ensure_ascii=False))
+        console.print(json.dumps(complete(url, QUESTION), indent=2, ensure_ascii=False), markup=False)
         say(console, "The same, streamed")
         for chunk in stream(url, QUESTION):
-            console.print(json.dumps(chunk, ensure_ascii=False), soft_wrap=True)
+            console.print(json.dumps(chunk, ensure_ascii=False), soft_wrap=True, markup=False)
 
 
 def complete(url: str, text: str, tokens: int = 16) -> dict[str, Any]:

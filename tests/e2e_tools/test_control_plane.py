@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.api
 
 
 def kubectl(kubeconfig: Path, *arguments: str) -> str:
-    command = [binaries("kubernetes")["kubectl"], f"--kubeconfig={kubeconfig}", *arguments]
+    command = [str(binaries("kubernetes")["kubectl"]), f"--kubeconfig={kubeconfig}", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -35,15 +36,26 @@ def test_garbage_is_collected(tmp_path: Path) -> None:
         kubectl(kubeconfig, "delete", "namespace", "x", "--timeout=30s")
 
 
+def pids(directory: Path) -> list[int]:
+    """The daemons that run by now."""
+    status = directory / "status.json"
+    return [each["pid"] for each in json.loads(status.read_text()).values() if each["pid"]] if status.exists() else []
+
+
+def until(there: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
 def test_it_ends_with_the_process_that_asked_for_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "e2e.cluster", "api-up", f"--directory={tmp_path}"]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as asking:
-        assert asking.stdout
-        assert asking.stdout.readline().strip() == str(tmp_path / "kubeconfig")
-        pids = [each["pid"] for each in json.loads((tmp_path / "status.json").read_text()).values() if each["pid"]]
-        assert len(pids) == 3
+    asking = subprocess.Popen(command, cwd=REPOSITORY)
+    try:
+        until(lambda: len(pids(tmp_path)) == 3, "etcd, the API server and the controllers do not run")
+        started = pids(tmp_path)
+    finally:
         asking.kill()
-    deadline = time.monotonic() + 20
-    while any(Process.of(pid) for pid in pids):
-        assert time.monotonic() < deadline, "the daemons outlived their guardian"
-        time.sleep(0.1)
+        asking.wait()
+    until(lambda: not any(Process.of(pid) for pid in started), "the daemons outlived their guardian")

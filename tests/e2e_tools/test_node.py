@@ -43,7 +43,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def apply(cluster: Cluster) -> Iterator[Callable[..., None]]:
-    """Apply manifests; what was applied is deleted after the test."""
+    """Apply manifests; what was applied is deleted after the test, and all its claims are unprepared then."""
     applied: list[str] = []
 
     def put(*manifests: dict[str, Any]) -> None:
@@ -54,6 +54,10 @@ def apply(cluster: Cluster) -> Iterator[Callable[..., None]]:
     yield put
     for text in applied:
         cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=text)
+    deadline = time.monotonic() + 60
+    while left := [each for name in ("claims", "mps") for each in (cluster.gpu_plugin / name).iterdir()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
 
 
 def pod(name: str, script: str, request: str | None = None, **spec: Any) -> dict[str, Any]:
@@ -152,13 +156,6 @@ def test_a_gate_that_is_off_fails_the_prepare_in_nvidias_words(cluster: Cluster,
         assert "unknown GPU sharing strategy: MPS" in message
     finally:
         cluster.set_gpus(Gpus(2, "h100-80gb", ON))
-
-
-def test_claims_are_unprepared_when_their_pods_go(cluster: Cluster) -> None:
-    deadline = time.monotonic() + 60
-    while left := list((cluster.gpu_plugin / "claims").iterdir()) + list((cluster.gpu_plugin / "mps").iterdir()):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.5)
 
 
 def test_a_killed_node_comes_up_again_and_leaves_nothing_when_down() -> None:

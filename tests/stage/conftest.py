@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .pods import SOURCE
+from .pods import SOURCE, tiny_config
 from .replica import Replica
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def tiny_model(stage_python: str, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="module")
 def replica(stage_python: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
     """A whole tiny replica, ready."""
-    replica = Replica(stage_python, str(tiny_model), tmp_path_factory.mktemp("replica"))
+    replica = Replica(stage_python, tiny_config(str(tiny_model)), tmp_path_factory.mktemp("replica"))
     try:
         replica.start()
         yield replica

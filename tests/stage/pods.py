@@ -66,6 +66,17 @@ def tiny_config(model_path: str = "/nowhere", **changes: Any) -> PodConfig:
     return replace(config, **changes)
 
 
+def in_processes(config: PodConfig, processes: dict[str, str]) -> PodConfig:
+    """The same replica with some stages in other stages' pods."""
+    ports = {stage.name: stage.supervisor_port for stage in config.stages}
+
+    def move(stage: StageConfig) -> StageConfig:
+        process = processes.get(stage.name, stage.process)
+        return replace(stage, process=process, supervisor_port=ports[process])
+
+    return replace(config, stages=tuple(move(stage) for stage in config.stages))
+
+
 def stage_config(config: PodConfig, process: str) -> PodConfig:
     """The file of one stage pod of the same replica."""
     return replace(config, role=Role.STAGE, process=process)

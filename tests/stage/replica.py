@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .pods import LOOPBACK, Answer, Pod, eventually, request, stage_config, tiny_config
+from omni_stage.contract import PodConfig
+
+from .pods import LOOPBACK, Answer, Pod, eventually, request, stage_config
 
 READY_SECONDS = 240
 
@@ -17,13 +19,14 @@ READY_SECONDS = 240
 class Replica:
     """Started all at once; who needs whom sorts itself out."""
 
-    def __init__(self, python: str, model_path: str, folder: Path) -> None:
-        self.config = tiny_config(model_path)
-        self.front = Pod(self.config, folder, python=python)
+    def __init__(self, python: str, config: PodConfig, folder: Path) -> None:
+        self.config = config
+        self.front = Pod(config, folder, python=python)
         self.stages = {
-            stage.name: Pod(stage_config(self.config, stage.process), folder, python=python)
-            for stage in self.config.stages
+            process: Pod(stage_config(config, process), folder, python=python)
+            for process in dict.fromkeys(stage.process for stage in config.stages)
         }
+        """By process, which is the stage's name where a stage has a pod of its own."""
         self.api = f"http://{LOOPBACK}:{self.config.front.api_port}"
 
     @property

@@ -130,7 +130,8 @@ def test_sigterm_stops_the_engine_and_ends_with_zero(start: Starter) -> None:
 
 
 def test_a_pod_that_drains_is_not_ready(start: Starter) -> None:
-    pod = start("deaf", "ready", "sleep")
+    config = replace(stage_config(tiny_config(), "talker"), drain_timeout_seconds=1)
+    pod = start("deaf", "ready", "sleep", config=config)
     pod.wait_state("ready")
     os.kill(pod.pid, signal.SIGTERM)
     pod.wait_state("draining", 5)

@@ -13,7 +13,7 @@ import pytest
 
 from omni_stage.contract import ExitCode
 
-from .pods import alive, request
+from .pods import alive, in_processes, request, tiny_config
 from .replica import Replica, wait_for
 
 pytestmark = [pytest.mark.stage, pytest.mark.xdist_group("replica")]
@@ -158,3 +158,16 @@ def test_a_front_that_restarts_finds_its_stages(replica: Replica) -> None:
     assert content(replica.chat("again").json()) == TRAIL + ANSWER
     words = [e["choices"][0]["delta"].get("content") or "" for _, e in replica.stream() if e]
     assert "".join(words) == TRAIL + ANSWER
+
+
+def test_stages_may_share_a_process(stage_python: str, tiny_model: Path, tmp_path: Path) -> None:
+    config = in_processes(tiny_config(str(tiny_model)), {"decode": "preprocessing", "talker": "preprocessing"})
+    shared = Replica(stage_python, config, tmp_path)
+    try:
+        shared.start()
+        assert shared.stages["preprocessing"].stage()["stages"] == ["preprocessing", "talker", "decode"]
+        assert content(shared.chat("hello").json()) == TRAIL + ANSWER
+        words = [e["choices"][0]["delta"].get("content") or "" for _, e in shared.stream() if e]
+        assert "".join(words) == TRAIL + ANSWER
+    finally:
+        shared.end()

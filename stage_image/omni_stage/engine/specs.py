@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +35,11 @@ class Plan:
     groups: list[StageGroup]
 
 
-def endpoints(config: PodConfig, scratch: Path) -> dict[str, str]:
+def endpoints(config: PodConfig) -> dict[str, str]:
     """Where each of sglang-omni's sockets is found by its peers.
 
-    Ranks of a tensor-parallel stage talk among themselves only, and share a pod: all but the first use Unix sockets.
+    Ranks of a tensor-parallel stage share a pod, and nobody else speaks with any but the first: the others use Unix
+    sockets of the abstract kind, which belong to the pod's network namespace and leave no file.
     """
     front = config.front
     found = {
@@ -50,7 +50,7 @@ def endpoints(config: PodConfig, scratch: Path) -> dict[str, str]:
         found[f"stage_{stage.name}"] = f"tcp://{stage.host}:{stage.control_port}"
         found[f"comm_{stage.name}_rank0"] = f"tcp://{stage.host}:{stage.rank_port}"
         for rank in range(1, stage.tensor_parallel_size):
-            found[f"comm_{stage.name}_rank{rank}"] = f"ipc://{scratch}/{stage.name}_rank{rank}.sock"
+            found[f"comm_{stage.name}_rank{rank}"] = f"ipc://@omni-{stage.name}-rank{rank}"
     return found
 
 
@@ -64,10 +64,10 @@ def plan(config: PodConfig, pipeline: PipelineConfig) -> Plan:
     """Let sglang-omni plan the whole pipeline. Raises ConfigError with its words where it refuses."""
     # It counts the GPUs that this process sees; a pod sees its own, the plan covers the replica's.
     runtime_config.visible_device_count = lambda: None
-    scratch = Path(tempfile.mkdtemp(prefix="omni-"))
     try:
-        prep = runtime_config.prepare_pipeline_runtime(pipeline, ipc_runtime_dir=IpcRuntimeDir(scratch))
-        addresses = endpoints(config, scratch)
+        # It also allots Unix sockets in this folder, which is never made: they are replaced by addresses of pods.
+        prep = runtime_config.prepare_pipeline_runtime(pipeline, ipc_runtime_dir=IpcRuntimeDir(Path("/unused")))
+        addresses = endpoints(config)
         groups = build_stage_groups(
             pipeline,
             multiprocessing.get_context("spawn"),

@@ -69,6 +69,12 @@ QuantityValue = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-
 GpuMemory = Annotated[str | int, Field(json_schema_extra=_BUDGET_SCHEMA)]
 
 
+class Hold(StrEnum):
+    """Where a container stops on its way to ready."""
+
+    LOADING = "loading"
+
+
 class Engine(StrEnum):
     """Serving engines that stages run on."""
 
@@ -366,6 +372,11 @@ class DevelopmentSpec(Resource):
         None,
         description="cpu: placement, shares and starting order stay as they are, but engines compute on the CPU. "
         "Missing means cuda.",
+    )
+    hold: Hold | None = Field(
+        None,
+        description="loading: containers start no engine and stay in that state, to look at placement and order of a "
+        "model whose weights cannot run here.",
     )
 
 

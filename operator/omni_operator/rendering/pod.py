@@ -13,6 +13,7 @@ from omni_operator.rendering.claim import request_name
 from omni_operator.rendering.template import Owner, Settings
 from omni_stage.contract import (
     CONFIG_PATH,
+    HOLD_VARIABLE,
     MODEL_CACHE_PATH,
     POD_IP_VARIABLE,
     RELAY_PORT_BASE,
@@ -101,7 +102,8 @@ def pod_spec(spec: OmniModelSpec, owner: Owner, settings: Settings, container: C
 
 
 def pod_config(spec: OmniModelSpec, owner: Owner, layout: Layout, replica: int, role: Role, process: str) -> PodConfig:
-    """The file that the container reads. All pods of a replica get the same one but for role and process."""
+    """The file that the container reads. All pods of a replica get the same one but for role, process, and the engine's
+    arguments, which only their own process gets: so a change of one stage's arguments restarts that stage alone."""
     development = spec.development
     on_cpu = development is not None and development.device is DeviceKind.CPU
     return PodConfig(
@@ -113,7 +115,7 @@ def pod_config(spec: OmniModelSpec, owner: Owner, layout: Layout, replica: int, 
         variant=layout.variant,
         model_path=spec.model.id,
         served_name=spec.model.served_name or spec.model.id,
-        stages=tuple(_stage_configs(owner, layout, replica)),
+        stages=tuple(_stage_configs(owner, layout, replica, process)),
         front=FrontConfig(names.pod_host(names.front_pod_name(owner.name, replica), owner.name, owner.namespace)),
         process=process,
         device=Device.CPU if on_cpu else Device.CUDA,
@@ -128,11 +130,12 @@ def supervisor_port() -> Mapping[str, int]:
     return {"supervisor": SUPERVISOR_PORT}
 
 
-def _stage_configs(owner: Owner, layout: Layout, replica: int) -> list[StageConfig]:
+def _stage_configs(owner: Owner, layout: Layout, replica: int, process: str) -> list[StageConfig]:
     rows = []
     for i, stage in enumerate(layout.stages):
         pod = names.stage_pod_name(owner.name, replica, stage.process)
         memory = stage.budget.bytes_of(layout.card.memory) if stage.budget and layout.card else None
+        own = stage.process == process
         share = f"{memory / layout.card.memory:.9f}" if memory is not None and layout.card else None
         rows.append(
             StageConfig(
@@ -146,8 +149,8 @@ def _stage_configs(owner: Owner, layout: Layout, replica: int) -> list[StageConf
                 tensor_parallel_size=max(1, len(stage.slots)),
                 memory_bytes=memory,
                 memory_share=share,
-                kv_cache_bytes=stage.kv_cache,
-                engine_args=dict(stage.engine_args),
+                kv_cache_bytes=stage.kv_cache if own else None,
+                engine_args=dict(stage.engine_args) if own else {},
             )
         )
     return rows
@@ -158,6 +161,8 @@ def _common_env(spec: OmniModelSpec) -> list[dict[str, Any]]:
         {"name": POD_IP_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "HF_HOME", "value": f"{MODEL_CACHE_PATH}/hub"},
     ]
+    if spec.development is not None and spec.development.hold is not None:
+        env.append({"name": HOLD_VARIABLE, "value": str(spec.development.hold)})
     token = spec.model.token_secret_ref
     if token is not None:
         env.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": token.name, "key": token.key}}})

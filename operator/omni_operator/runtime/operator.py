@@ -10,6 +10,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import kopf
@@ -82,7 +83,8 @@ async def watch(namespace: str, identity: str, add: Callable[[Key], object]) -> 
     stop = threading.Event()
 
     def add_from_thread(key: Key) -> None:
-        loop.call_soon_threadsafe(add, key)
+        with suppress(RuntimeError):  # events may come in while the process ends, after its loop was closed
+            loop.call_soon_threadsafe(add, key)
 
     def body() -> None:
         error: BaseException = RuntimeError("kopf stopped watching")
@@ -101,7 +103,8 @@ async def watch(namespace: str, identity: str, add: Callable[[Key], object]) -> 
         except Exception as failure:
             error = failure
         if not stop.is_set():
-            loop.call_soon_threadsafe(ended.set_exception, error)
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(ended.set_exception, error)
 
     threading.Thread(target=body, name="kopf", daemon=True).start()
     try:

@@ -32,6 +32,7 @@ from omni_stage.engine import specs  # noqa: E402
 from omni_stage.engine.pipeline import build, pipeline_class  # noqa: E402
 from omni_stage.engine.relay import NAME, install  # noqa: E402
 
+FULL = ("0.333333334", "0.333333334", "0.111111112", "0.111111112", "0.111111112")
 VOICE = ("talker_ar", "code2wav")
 
 
@@ -159,10 +160,17 @@ def main() -> None:
         rows[f"split {pipeline}/{variant}"] = row(lambda p=pipeline, v=variant: split(file_of(p, v)))
     qwen = ("qwen3_omni", "speech-colocated")
     rows["bytes"] = row(lambda: in_bytes(file_of(*qwen)))
+    rows["full card"] = row(lambda: thirds(file_of("qwen3_omni", "speech-colocated")))
     rows["cpu"] = row(lambda: replace(file_of(*qwen), device=Device.CPU))
     rows["two slots in one process"] = row(lambda: together(file_of("qwen3_omni", "speech")))
     rows["tensor parallel"] = row(lambda: tensor_parallel(file_of("qwen3_omni", "speech")))
     json.dump(rows, sys.stdout)
+
+
+def thirds(config: PodConfig) -> PodConfig:
+    """Five stages that fill a card exactly, with shares that are rounded up in the ninth place."""
+    shares = dict(zip(("image_encoder", "audio_encoder", "thinker", "talker_ar", "code2wav"), FULL, strict=True))
+    return replace(config, stages=tuple(replace(s, memory_share=shares.get(s.name)) for s in config.stages))
 
 
 def together(config: PodConfig) -> PodConfig:

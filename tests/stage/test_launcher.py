@@ -99,6 +99,11 @@ def test_bytes_become_a_cap_and_a_kv_cache(rows: Rows) -> None:
     assert (talker["fraction"], talker["reserve"], talker["kv"]) == (0.1, None, None)
 
 
+def test_shares_that_fill_a_card_fit_it(rows: Rows) -> None:
+    specs = [spec for pod in rows["full card"].values() for spec in pod]
+    assert sum(spec["fraction"] or 0 for spec in specs) == pytest.approx(1, abs=1e-5)
+
+
 def test_on_the_cpu_nothing_is_placed(rows: Rows) -> None:
     specs = [spec for pod in rows["cpu"].values() for spec in pod]
     assert {(spec["gpu"], spec["slot"], spec["fraction"], spec["reserve"]) for spec in specs} == {(None,) * 4}

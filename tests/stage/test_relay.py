@@ -13,11 +13,13 @@ pytest.importorskip("sglang_omni")
 from sglang_omni.comm.router import CommRouter  # noqa: E402
 from sglang_omni.proto import DataAckMessage  # noqa: E402
 
+from omni_stage.contract import StageConfig  # noqa: E402
 from omni_stage.engine import relay as relays  # noqa: E402
 from omni_stage.engine import transfers  # noqa: E402
 from omni_stage.engine.relay import COUNTERS, TcpRelay  # noqa: E402
+from omni_stage.engine.specs import relay_address  # noqa: E402
 from omni_stage.engine.transfers import PeerLost, PodCommEngine  # noqa: E402
-from omni_stage.engine.wire import RelayError  # noqa: E402
+from omni_stage.engine.wire import RelayError, address_of  # noqa: E402
 
 from .pods import free_ports  # noqa: E402
 
@@ -88,6 +90,19 @@ async def test_closing_forgets_what_is_held() -> None:
     await sender.put_async(torch.zeros(1000, dtype=torch.uint8))
     sender.close()
     assert COUNTERS.held_bytes == before
+
+
+@pytest.mark.parametrize(
+    ("environment", "address"),
+    [
+        ({}, ("stage.host", 22000)),
+        ({"OMNI_POD_IP": "10.0.0.7"}, ("10.0.0.7", 22000)),
+        ({"OMNI_POD_IP": "fd00::7"}, ("fd00::7", 22000)),
+    ],
+)
+def test_receivers_fetch_at_the_pods_own_address(environment: dict[str, str], address: tuple[str, int]) -> None:
+    stage = StageConfig("thinker", "thinker", "stage.host", 21010, 21011, 22000)
+    assert address_of(relay_address(stage, environment)) == address
 
 
 class Engine:

@@ -10,7 +10,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,6 +22,7 @@ from omni_stage.contract import ConfigError, Device, PodConfig, StageConfig
 from omni_stage.engine import cpu
 
 DEFAULT_VARIANT = "default"
+SMALLEST_SHARE = Decimal("0.000001")
 
 
 def pipeline_class(pipeline: str, variant: str) -> type[PipelineConfig]:
@@ -141,12 +142,18 @@ def memory(stage: Any, declared: StageConfig, config: PodConfig) -> dict[str, An
 
 
 def share(declared: StageConfig, config: PodConfig) -> float | None:
-    """The budget as sglang-omni's fraction of the whole card. It is a float there; no verdict hangs on it here."""
+    """The budget as sglang-omni's fraction of the whole card, rounded down.
+
+    sglang-omni adds fractions up as floats and allows a billionth above the limit: shares that exactly fill a card must
+    not exceed it by their rounding.
+    """
     if declared.memory_share is not None:
-        return float(Decimal(declared.memory_share))
-    if declared.memory_bytes is not None and config.card_memory_bytes:
-        return declared.memory_bytes / config.card_memory_bytes
-    return None
+        exact = Decimal(declared.memory_share)
+    elif declared.memory_bytes is not None and config.card_memory_bytes:
+        exact = Decimal(declared.memory_bytes) / Decimal(config.card_memory_bytes)
+    else:
+        return None
+    return float(max(exact.quantize(SMALLEST_SHARE, ROUND_DOWN), SMALLEST_SHARE))
 
 
 def arguments(stage: Any, declared: StageConfig, config: PodConfig) -> dict[str, Any]:

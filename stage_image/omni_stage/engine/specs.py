@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from sglang_omni.pipeline.stage_workers import StageGroup, StageLaunchConfig
 from sglang_omni.utils.cpu import effective_cpu_count
 from sglang_omni.utils.imports import import_string
 
-from omni_stage.contract import ConfigError, PodConfig, StageConfig
+from omni_stage.contract import POD_IP_VARIABLE, ConfigError, PodConfig, StageConfig
 
 ACK_TIMEOUT_SECONDS = 300.0
 """How long a stage waits for a neighbour to take data over. sglang-omni's 30 s would end it while a pod restarts; the
@@ -115,8 +116,15 @@ def make_remote(spec: StageLaunchConfig, stage: StageConfig, remote: set[str]) -
     spec.remote_stage_names = set(remote)
     comm: dict[str, Any] = dict(spec.comm_config)
     comm["ack_timeout_s"] = ACK_TIMEOUT_SECONDS
-    comm["mooncake_hostname"] = f"{stage.host}:{stage.relay_port}"
+    comm["mooncake_hostname"] = relay_address(stage, os.environ)
     spec.comm_config = comm
+
+
+def relay_address(stage: StageConfig, environment: Mapping[str, str]) -> str:
+    """Where receivers fetch this stage's tensors: at the pod's own address, for a pod that takes over its name does not
+    have them."""
+    host = environment.get(POD_IP_VARIABLE) or stage.host
+    return f"[{host}]:{stage.relay_port}" if ":" in host else f"{host}:{stage.relay_port}"
 
 
 def cap_memory(spec: StageLaunchConfig, stage: StageConfig) -> None:

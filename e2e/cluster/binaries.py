@@ -8,19 +8,18 @@ number of processes may ask at the same time and one of them builds.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import BIN, MODULES
+from e2e.cluster.locks import exclusive
 from e2e.cluster.progress import Progress
 
 FLAGS = ("-trimpath", "-buildvcs=false")
@@ -142,7 +141,7 @@ def _built(module_set: ModuleSet, progress: Progress) -> Path:
         with contextlib.suppress(PermissionError):  # another user's cache serves as well
             os.utime(folder)  # so that the newest folder is the one last used
         return folder
-    with _locked(BIN / f"{module_set.name}.lock", progress, module_set.name):
+    with exclusive(BIN / f"{module_set.name}.lock", f"builds {module_set.name}", progress):
         if not folder.is_dir():
             _build(module_set, source, ldflags, folder, progress)
             _forget_old_builds(module_set.name)
@@ -202,15 +201,3 @@ def _go(*arguments: str, folder: Path = MODULES / "kubernetes") -> str:
             done.stderr.splitlines()[-10:],
         )
     return done.stdout.strip()
-
-
-@contextmanager
-def _locked(path: Path, progress: Progress, what: str) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with progress.step(f"waiting for another process that builds {what}"):
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield

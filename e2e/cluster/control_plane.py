@@ -47,24 +47,24 @@ def control_plane(
     try:
         yield directory / "kubeconfig"
     finally:
-        _stop(guardian)
+        guardian.stop()
 
 
 def _started(
     directory: Path, programs: Mapping[str, Path], scheduler: bool, kwok: bool, progress: Progress
-) -> subprocess.Popen[bytes]:
+) -> _Guardian:
     """A free port may be taken before the API server binds it, so a few are tried."""
     with progress.step("starting the control plane"):
         for _ in range(PORT_ATTEMPTS):
             plan = _prepare(directory, programs, scheduler, kwok)
-            guardian = _guardian(directory)
+            guardian = _Guardian(directory)
             try:
                 _wait_until_ready(directory, plan, guardian)
                 return guardian
             except _PortTaken:
-                _stop(guardian)
+                guardian.stop()
             except BaseException:
-                _stop(guardian)
+                guardian.stop()
                 raise
     raise ClusterError("no loopback port stayed free for the API server", "try again on a quieter machine")
 
@@ -130,37 +130,34 @@ def write_daemons(folder: Path, daemons: Mapping[str, Spec]) -> None:
         unfinished.replace(folder / f"{name}.json")
 
 
-def _guardian(directory: Path) -> subprocess.Popen[bytes]:
-    """The guardian holds the read end of a pipe whose write end only this process has, and ends when it closes."""
-    read_end, write_end = os.pipe()
-    with (directory / "logs" / "init.log").open("ab") as log:
-        guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", init.__file__, str(directory), "--guard", str(read_end)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[read_end],
-            start_new_session=True,  # an interrupt from the keyboard reaches the asking process alone
-        )
-    os.close(read_end)
-    guardian_pipes[guardian.pid] = write_end
-    return guardian
+class _Guardian:
+    """`init.py` over a folder of daemons. It holds one end of a pipe whose other end only we have: when that closes,
+    by us or by our end, it ends and takes its daemons along."""
+
+    def __init__(self, directory: Path) -> None:
+        theirs, self._ours = os.pipe()
+        with (directory / "logs" / "init.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", init.__file__, str(directory), "--guard", str(theirs)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs],
+                start_new_session=True,  # an interrupt from the keyboard reaches the asking process alone
+            )
+        os.close(theirs)
+
+    def stop(self) -> None:
+        os.close(self._ours)
+        self.process.wait()
 
 
-guardian_pipes: dict[int, int] = {}
-
-
-def _stop(guardian: subprocess.Popen[bytes]) -> None:
-    os.close(guardian_pipes.pop(guardian.pid))
-    guardian.wait()
-
-
-def _wait_until_ready(directory: Path, plan: ControlPlanePlan, guardian: subprocess.Popen[bytes]) -> None:
+def _wait_until_ready(directory: Path, plan: ControlPlanePlan, guardian: _Guardian) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not init.answers(plan.ready):
-        if guardian.poll() is not None:
+        if guardian.process.poll() is not None:
             raise failed(directory / "logs", "init", "the guardian of the control plane ended")
-        if ended := repeatedly_ended(directory / "status.json"):
+        if ended := repeatedly_ended(directory / "status.json", {}):
             if "address already in use" in log_text(directory / "logs", "kube-apiserver"):
                 raise _PortTaken
             raise failed(directory / "logs", ended, f"{ended} does not stay up")
@@ -169,12 +166,15 @@ def _wait_until_ready(directory: Path, plan: ControlPlanePlan, guardian: subproc
         time.sleep(0.05)
 
 
-def repeatedly_ended(status: Path, starts: int = 2) -> str | None:
-    """The first daemon that was started at least `starts` times and is down or was up only to end again."""
-    if not status.exists():
-        return None
-    report = json.loads(status.read_text())
-    return next((name for name, each in report.items() if each["starts"] >= starts), None)
+def starts_of(status: Path) -> dict[str, int]:
+    """How often each daemon was started by now."""
+    report = json.loads(status.read_text()) if status.exists() else {}
+    return {name: each["starts"] for name, each in report.items()}
+
+
+def repeatedly_ended(status: Path, before: Mapping[str, int], most: int = 1) -> str | None:
+    """The first daemon that was started more than `most` times since its starts were as `before`."""
+    return next((name for name, now in starts_of(status).items() if now - before.get(name, 0) > most), None)
 
 
 def failed(logs: Path, daemon: str, problem: str) -> ClusterError:

@@ -59,6 +59,14 @@ class NodeImages:
                 errors.seek(0)
                 raise _refused(errors.read().decode(errors="replace"))
 
+    def forget_unnamed(self) -> None:
+        """Let containerd collect images whose name a newer one took; a container that runs one keeps its files."""
+        present = self.present()
+        named = {digest for name, digest in present.items() if not name.startswith("sha256:")}
+        stale = [name for name, digest in present.items() if digest not in named]
+        if stale:
+            self._run("images", "remove", *stale)
+
     def _command(self, *arguments: str) -> list[str]:
         return self.inside(self.ctr, f"--namespace={NAMESPACE}", *arguments)
 

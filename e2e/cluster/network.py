@@ -7,12 +7,10 @@ pod and every Service answer directly.
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import json
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from e2e.cluster.errors import ClusterError
 
 POD_RANGES = ipaddress.IPv4Network("10.244.0.0/16")
 SERVICE_RANGES = ipaddress.IPv4Network("10.96.0.0/16")
-MACHINE_LOCK = Path("/run/lock/omni-cluster-network.lock")
+MACHINE_LOCK = Path("/run/lock/omni-cluster-network.lock")  # held while a range is chosen and its cable laid
 LINK_IN_NODE = "eth0"
 
 
@@ -80,15 +78,6 @@ def choose(taken: Iterable[str]) -> Addresses:
         f"the machine's routes leave no free /24 in {POD_RANGES} and {SERVICE_RANGES}",
         "take clusters down that are not needed, or look at `ip route` for a wide route, such as a VPN's",
     )
-
-
-@contextmanager
-def machine_lock() -> Iterator[None]:
-    """Held while a range is chosen and the cable laid, so that two starts cannot choose the same."""
-    MACHINE_LOCK.parent.mkdir(parents=True, exist_ok=True)
-    with MACHINE_LOCK.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def taken_networks() -> list[str]:

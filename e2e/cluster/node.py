@@ -17,13 +17,14 @@ from pathlib import Path
 
 from e2e.cluster import init, record
 from e2e.cluster.binaries import NODE_SETS, binaries
-from e2e.cluster.control_plane import failed, issue_control_plane, repeatedly_ended, write_daemons
+from e2e.cluster.control_plane import failed, issue_control_plane, repeatedly_ended, starts_of, write_daemons
 from e2e.cluster.daemons import ControlPlanePlan, NodePlan, Spec, control_plane_daemons, node_daemons, spec
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.gates import written
 from e2e.cluster.images import NodeImages
 from e2e.cluster.layout import CDI, KUBELET_ROOT, NODE, REPOSITORY, STORE, Instance
-from e2e.cluster.network import Addresses, choose, lay_cable, machine_lock, taken_networks
+from e2e.cluster.locks import exclusive
+from e2e.cluster.network import MACHINE_LOCK, Addresses, choose, lay_cable, taken_networks
 from e2e.cluster.node_files import NodeFacts, node_files
 from e2e.cluster.pki import Authority, Identity
 from e2e.cluster.progress import Progress
@@ -114,10 +115,11 @@ def up(name: str, gpus: Gpus | None = None, progress: Progress | None = None) ->
     instance = Instance(name)
     check_node(shown)
     programs = binaries(*NODE_SETS, progress=shown)
-    cluster = running(instance, programs) or _start(instance, programs, shown)
-    if gpus is not None:
-        with shown.step(f"offering {gpus.count} invented GPUs ({gpus.profile})"):
-            cluster.set_gpus(gpus)
+    with exclusive(_lock(instance), f"changes the cluster {name}", shown):
+        cluster = running(instance, programs) or _start(instance, programs, shown)
+        if gpus is not None:
+            with shown.step(f"offering {gpus.count} invented GPUs ({gpus.profile})"):
+                cluster.set_gpus(gpus)
     return cluster
 
 
@@ -134,6 +136,16 @@ def running(instance: Instance, programs: Mapping[str, Path] | None = None) -> C
 def down(name: str) -> list[str]:
     """Take the named node down and remove all it left but its logs and images; returns what was found."""
     instance = Instance(name)
+    with exclusive(_lock(instance), f"changes the cluster {name}"):
+        return _remove(instance)
+
+
+def _lock(instance: Instance) -> Path:
+    """Held by whoever brings the instance up or down."""
+    return instance.folder / "lock"
+
+
+def _remove(instance: Instance) -> list[str]:
     found = remove_leftovers(instance)
     for folder in (instance.node, instance.daemons, instance.pki, instance.folder / "etcd"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -141,7 +153,7 @@ def down(name: str) -> list[str]:
 
 
 def _start(instance: Instance, programs: Mapping[str, Path], progress: Progress) -> Cluster:
-    if found := down(instance.name):
+    if found := _remove(instance):
         progress.say(f"removed what an earlier run left: {', '.join(found)}")
     archives = busybox_archives(progress)
     shutil.rmtree(instance.logs, ignore_errors=True)
@@ -149,8 +161,8 @@ def _start(instance: Instance, programs: Mapping[str, Path], progress: Progress)
         folder.mkdir(parents=True, exist_ok=True)
     instance.status.unlink(missing_ok=True)
     with lease() as store, progress.step(f"starting the node {instance.node_name}"):
-        started = _start_namespaces(instance, store)
         try:
+            started = _start_namespaces(instance, store)
             addresses = Addresses(started.network)
             _hand_over_daemons(instance, addresses, programs)
             started.init.hang_up()
@@ -177,7 +189,7 @@ def _start_namespaces(instance: Instance, store: Lease) -> Record:
             pass_fds=[store.lock.fileno()],
             start_new_session=True,
         )
-    with machine_lock():
+    with exclusive(MACHINE_LOCK, "starts a node"):
         first = _child_of(instance, waiter)
         addresses = choose(taken_networks())
         started = Record(first, Process.of(waiter.pid) or first, addresses.number, store.name)
@@ -211,6 +223,7 @@ def _child_of(instance: Instance, waiter: subprocess.Popen[bytes]) -> Process:
             if process and init.__file__ in Path(f"/proc/{pid}/cmdline").read_text():
                 return process
         time.sleep(0.005)
+    waiter.kill()  # its child, if there is one by now, is killed with it
     raise failed(instance.logs, "init", "the node's namespaces could not be made")
 
 
@@ -276,11 +289,11 @@ def _make_ready(cluster: Cluster, archives: Sequence[Path]) -> None:
 
 
 def _wait_for(instance: Instance, what: str, there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + READY_SECONDS
+    deadline, before = time.monotonic() + READY_SECONDS, starts_of(instance.status)
     while not there():
         if not (current := record.load(instance)) or not current.alive:
             raise failed(instance.logs, "init", f"the node ended while it waited for {what}")
-        if ended := repeatedly_ended(instance.status, starts=4):
+        if ended := repeatedly_ended(instance.status, before, most=3):
             raise failed(instance.logs, ended, f"{ended} does not stay up")
         if time.monotonic() > deadline:
             raise failed(instance.logs, "kubelet", f"{what}: not there after {READY_SECONDS:.0f} s")

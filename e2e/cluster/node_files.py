@@ -92,6 +92,7 @@ def _kubelet(facts: NodeFacts) -> dict[str, Any]:
         "imageGCHighThresholdPercent": 100,
         "healthzPort": 0,
         "nodeStatusUpdateFrequency": "5s",
+        "syncFrequency": "10s",  # when a prepare is tried again that was refused; a minute by default
     }
 
 

@@ -1,4 +1,4 @@
-"""The command line: `python -m e2e.images build|load|export|list`."""
+"""The command line: `python -m e2e.images build|load|export|list|prune`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ def run(parsed: argparse.Namespace, builder: Builder) -> None:
         for tag, descriptor in builder.layout.manifests().items():
             size = sum(builder.layout.blob(each).stat().st_size for each in builder.layout.digests(tag))
             print(f"{RECIPES[tag].name}  {descriptor['digest']}  {size / 1e6:.0f} MB")
+        return
+    if parsed.command == "prune":
+        builder.prune()
         return
     recipes = chosen(parsed.images)
     for recipe in recipes:
@@ -78,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "export":
             command.add_argument("--folder", type=Path, default=Path("."), help="where the archives go")
     commands.add_parser("list", help="show what is built")
+    commands.add_parser("prune", help="free the disk of earlier builds' layers; the next build starts from nothing")
     return parser
 
 

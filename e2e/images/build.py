@@ -16,6 +16,7 @@ from pathlib import Path
 
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import CACHE, REPOSITORY
+from e2e.cluster.locks import exclusive
 from e2e.cluster.progress import Progress
 from e2e.cluster.requirements import install, missing_commands
 from e2e.images import package_access
@@ -74,10 +75,19 @@ class Builder:
         if os.geteuid() != 0:
             raise ClusterError("images are built as root", "run it with sudo, or name images that are built elsewhere")
         install(set(missing_commands(COMMANDS).values()), self._progress)
-        if recipe.dockerfile is None:
-            return self._build_base()
+        with exclusive(self.folder / "lock", "builds images", self._progress):
+            return self._build_base() if recipe.dockerfile is None else self._build_recipe(recipe, recipe.dockerfile)
+
+    def prune(self) -> None:
+        """Empty buildah's store, which keeps the layers of every earlier build; the images that are built stay."""
+        with exclusive(self.folder / "lock", "builds images", self._progress):
+            self._watch(self._buildah("rmi", "--all", "--force"), "removing buildah's layers")
+            if BASE.tag in self.layout.manifests():
+                self._take_base(f"oci:{self.layout.folder}:{BASE.tag}")
+
+    def _build_recipe(self, recipe: Recipe, dockerfile: str) -> str:
         base = self._build_base()
-        found = context(self.repository, recipe.dockerfile, recipe.arguments)
+        found = context(self.repository, dockerfile, recipe.arguments)
         key = found.key(base=base, arguments=json.dumps(dict(recipe.arguments), sort_keys=True))
         if not self._is_built(recipe, key):
             with tempfile.TemporaryDirectory(prefix="omni-image-") as temporary:
@@ -96,12 +106,13 @@ class Builder:
                 tar, archive = Path(temporary, "root.tar"), Path(temporary, "image.tar")
                 bootstrap(tar, self._progress)
                 write_archive(archive, BASE.name, [tar], ImageConfig(command=["bash"]))
-                pulled = self._watch(
-                    self._buildah("pull", "--quiet", f"oci-archive:{archive}"), "taking the base image in"
-                )
-                self._watch(self._buildah("tag", pulled[-1], BASE.name), f"naming it {BASE.name}")
+                self._take_base(f"oci-archive:{archive}")
             self._export(BASE, key)
         return str(self.layout.manifests()[BASE.tag]["digest"])
+
+    def _take_base(self, source: str) -> None:
+        pulled = self._watch(self._buildah("pull", "--quiet", source), "taking the base image in")
+        self._watch(self._buildah("tag", pulled[-1], BASE.name), f"naming it {BASE.name}")
 
     def _build_dockerfile(self, recipe: Recipe, gathered: Path, access: package_access.Access) -> None:
         arguments = {**recipe.arguments, "BASE_IMAGE": BASE.name}

@@ -21,3 +21,4 @@ def load(cluster: Cluster, layout: Layout, recipes: Iterable[Recipe], progress: 
         with progress.step(f"loading {recipe.name} into {cluster.instance.node_name}"):
             write = partial(layout.write_archive, recipe.tag, recipe.name, cluster.images.blobs())
             cluster.images.load_stream(write)
+            cluster.images.forget_unnamed()

@@ -74,7 +74,7 @@ def test_a_daemon_that_ends_is_started_again(guardian: Guardian) -> None:
     guardian.put("brief", "exit 3")
     until(lambda: guardian.status("brief").get("starts", 0) >= 2)
     assert guardian.status("brief")["ended"] == "exit code 3"
-    assert repeatedly_ended(guardian.state / "status.json") == "brief"
+    assert repeatedly_ended(guardian.state / "status.json", {}) == "brief"
 
 
 def test_a_daemon_follows_its_file(guardian: Guardian) -> None:

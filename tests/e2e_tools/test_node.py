@@ -27,6 +27,7 @@ ON = {"MPSSupport": True, "TimeSlicingSettings": True}
 
 pytestmark = [
     pytest.mark.node,
+    pytest.mark.xdist_group("tools-node"),
     pytest.mark.skipif(os.geteuid() != 0, reason="a node needs root"),
     pytest.mark.skipif(
         external_kubeconfig() is not None, reason="these test our own node, and KUBECONFIG names another"

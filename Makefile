@@ -22,9 +22,10 @@ help: ## List the targets
 venv: $(VENV)/.installed ## Install the locked dependencies into .venv
 
 .PHONY: generate
-generate: venv ## Regenerate what is made from the models: CRD, the chart's copy, the CLI's schema
+generate: venv ## Regenerate what is made from the models: CRD, the chart's copy, the reference, the CLI's schema
 	$(BIN)/python -m omni_operator.api.crd > crds/omnimodel.io_omnimodels.yaml
 	cp crds/omnimodel.io_omnimodels.yaml charts/omni-operator/files/
+	$(BIN)/python -m omni_operator.api.reference > docs/omnimodel.md
 	$(BIN)/python -m omni_operator.cli.schema_file > operator/omni_operator/cli/data/omnimodel-schema.json
 
 .PHONY: golden

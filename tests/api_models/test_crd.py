@@ -10,6 +10,7 @@ import yaml
 from pydantic import Field
 
 from omni_operator.api.crd import SchemaError, crd, structural
+from omni_operator.api.reference import reference
 from omni_operator.api.v1alpha1 import Resource
 from tests.conftest import ROOT
 
@@ -22,6 +23,10 @@ def test_committed_crd_is_what_the_models_generate() -> None:
 def test_chart_has_the_same_crd() -> None:
     chart = (ROOT / "charts" / "omni-operator" / "files" / "omnimodel.io_omnimodels.yaml").read_text()
     assert chart == (ROOT / "crds" / "omnimodel.io_omnimodels.yaml").read_text(), "run `make generate`"
+
+
+def test_committed_reference_is_what_the_models_generate() -> None:
+    assert (ROOT / "docs" / "omnimodel.md").read_text() == reference(), "run `make generate`"
 
 
 def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):  # whoever read our output has seen enough
         return 130
 
 

@@ -16,6 +16,8 @@ from e2e.images.oci import INDEX
 
 NAME_NOTES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 
+CHUNK = 1024 * 1024
+
 
 class Layout:
     """The folder: `oci-layout`, `index.json`, `blobs/sha256/*`."""
@@ -53,7 +55,8 @@ class Layout:
         """Write an image as an OCI archive under `name`, leaving out the layers `present` on the other side."""
         descriptor = {**self.manifests()[tag], "annotations": dict.fromkeys(NAME_NOTES, name)}
         index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}
-        with tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1024 * 1024) as tar:
+        with tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK) as tar:
+            tar.copybufsize = CHUNK  # type: ignore[attr-defined]  # typeshed knows it as an argument only
             for path, data in _heads(index):
                 _add(tar, path, io.BytesIO(data), len(data))
             for number, digest in enumerate(self.digests(tag)):

@@ -66,7 +66,7 @@ class Target:
         return found
 
     def _run(self, program: Path, *arguments: str, stdin: str | None = None) -> str:
-        command = [str(program), *arguments, "--kubeconfig", str(self.kubeconfig)]
+        command = [str(program), "--kubeconfig", str(self.kubeconfig), *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
         if done.returncode:
             what = f"`{program.name} {' '.join(arguments)}` failed"

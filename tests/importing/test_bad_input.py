@@ -258,7 +258,9 @@ def test_any_data_under_known_fields_ends_well(data: dict[str, Any], head: str) 
 @QUIET
 @given(TREES)
 def test_yaml_and_json_are_read_alike(tree: Any) -> None:
-    """Plain data, dumped in either language, comes back the same. Escaped, since YAML 1.1 itself reads a raw U+0085 as a
-    line break."""
+    """Plain data, dumped in either language, comes back the same.
+
+    Escaped, since YAML 1.1 itself reads a raw U+0085 as a line break.
+    """
     data = {"x": tree}
     assert parse(yaml.safe_dump(data)) == parse(json.dumps(data))

@@ -7,12 +7,20 @@ in its description and resolved by `omni_operator.planning.resolve`.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic.alias_generators import to_camel
 
+from omni_operator.api.enums import (
+    ConditionStatus,
+    DeviceKind,
+    Engine,
+    Hold,
+    Placement,
+    SharingBackend,
+    SharingStrategy,
+)
 from omni_operator.api.quantities import (
     AMOUNT_PATTERN,
     GPU_MEMORY_PATTERN,
@@ -67,49 +75,6 @@ _BUDGET_SCHEMA = {
 }
 QuantityValue = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True, "maxLength": 32})]
 GpuMemory = Annotated[str | int, Field(json_schema_extra=_BUDGET_SCHEMA)]
-
-
-class Hold(StrEnum):
-    """Where a container stops on its way to ready."""
-
-    LOADING = "loading"
-
-
-class Engine(StrEnum):
-    """Serving engines that stages run on."""
-
-    SGLANG_OMNI = "sglang-omni"
-
-
-class SharingStrategy(StrEnum):
-    """How the stages of one GPU share it."""
-
-    AUTO = "Auto"
-    MPS = "MPS"
-    TIME_SLICING = "TimeSlicing"
-    NONE = "None"
-
-
-class SharingBackend(StrEnum):
-    """By which of Kubernetes' ways the GPUs are asked for."""
-
-    AUTO = "Auto"
-    DRA = "DRA"
-    DEVICE_PLUGIN = "DevicePlugin"
-
-
-class Placement(StrEnum):
-    """Whether all slots of a replica must be GPUs of one node."""
-
-    SAME_NODE = "SameNode"
-    ANY_NODE = "AnyNode"
-
-
-class DeviceKind(StrEnum):
-    """What the engines compute on."""
-
-    CUDA = "cuda"
-    CPU = "cpu"
 
 
 class SecretKeyRef(Resource):
@@ -415,14 +380,6 @@ class OmniModelSpec(Resource):
         if value is not None and value.max_share is not None:
             parse_percent(value.max_share)
         return value
-
-
-class ConditionStatus(StrEnum):
-    """Kubernetes' three condition values."""
-
-    TRUE = "True"
-    FALSE = "False"
-    UNKNOWN = "Unknown"
 
 
 class Condition(Resource):

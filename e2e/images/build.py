@@ -82,8 +82,6 @@ class Builder:
         """Empty buildah's store, which keeps the layers of every earlier build; the images that are built stay."""
         with exclusive(self.folder / "lock", "builds images", self._progress):
             self._watch(self._buildah("rmi", "--all", "--force"), "removing buildah's layers")
-            if BASE.tag in self.layout.manifests():
-                self._take_base(f"oci:{self.layout.folder}:{BASE.tag}")
 
     def _build_recipe(self, recipe: Recipe, dockerfile: str) -> str:
         base = self._build_base()
@@ -110,11 +108,19 @@ class Builder:
             self._export(BASE, key)
         return str(self.layout.manifests()[BASE.tag]["digest"])
 
+    def _base_in_store(self) -> None:
+        """The base may be in the layout and not in buildah's store, which `prune` empties."""
+        known = self._buildah("images", "--quiet", BASE.name)
+        if subprocess.run(known, capture_output=True, check=False).returncode:
+            source = f"oci:{self.layout.folder}:{BASE.tag}"
+            self._watch([*self._skopeo_copy(), source, self._stored(BASE)], "taking the base image in")
+
     def _take_base(self, source: str) -> None:
         pulled = self._watch(self._buildah("pull", "--quiet", source), "taking the base image in")
         self._watch(self._buildah("tag", pulled[-1], BASE.name), f"naming it {BASE.name}")
 
     def _build_dockerfile(self, recipe: Recipe, gathered: Path, access: package_access.Access) -> None:
+        self._base_in_store()
         arguments = {**recipe.arguments, "BASE_IMAGE": BASE.name}
         options = ["--isolation=chroot", "--network=host", "--pull-never", "--layers", "--timestamp=0"]
         options += [f"--build-arg={name}={value}" for name, value in arguments.items()]
@@ -125,15 +131,22 @@ class Builder:
 
     def _export(self, recipe: Recipe, key: str) -> None:
         (self.folder / f"{recipe.tag}.key").unlink(missing_ok=True)
-        source = f"containers-storage:[overlay@{self._store}+{self._run_folder}]{recipe.name}"
-        copy = ["skopeo", f"--policy={self._policy()}", "copy", "--quiet", "--dest-oci-accept-uncompressed-layers"]
-        self._watch([*copy, source, f"oci:{self.layout.folder}:{recipe.tag}"], f"exporting {recipe.name}")
+        target = f"oci:{self.layout.folder}:{recipe.tag}"
+        copy = [*self._skopeo_copy(), "--dest-oci-accept-uncompressed-layers", self._stored(recipe), target]
+        self._watch(copy, f"exporting {recipe.name}")
         self.layout.remove_unused()
         (self.folder / f"{recipe.tag}.key").write_text(key)
 
     def _is_built(self, recipe: Recipe, key: str) -> bool:
         note = self.folder / f"{recipe.tag}.key"
         return note.exists() and note.read_text() == key and recipe.tag in self.layout.manifests()
+
+    def _skopeo_copy(self) -> list[str]:
+        return ["skopeo", f"--policy={self._policy()}", "copy", "--quiet"]
+
+    def _stored(self, recipe: Recipe) -> str:
+        """An image in buildah's store, in skopeo's words."""
+        return f"containers-storage:[overlay@{self._store}+{self._run_folder}]{recipe.name}"
 
     @property
     def _store(self) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from e2e.cluster import control_plane
 from tests.api.conftest import NODE, Api, operator, wait_for
 from tests.conftest import example
 
@@ -164,6 +165,12 @@ def test_bad_declarations_each_get_their_reason_and_others_go_on(
         assert words in accepted["message"], what
     wait_for("the good one is made", lambda: len(api.get("pods")) == 5)
     assert {p["metadata"]["labels"]["omnimodel.io/name"] for p in api.get("pods")} == {"tiny-omni"}
+
+
+def test_without_its_crd_it_ends_and_says_so(tmp_path: Path) -> None:
+    with control_plane(tmp_path / "bare") as kubeconfig, operator(Api(kubeconfig), tmp_path / "log") as process:
+        assert process.wait(60) == 1
+    assert "the cluster has no kind OmniModel; install it with the chart" in (tmp_path / "log").read_text()
 
 
 def test_unchanged_means_no_write(api: Api, running_operator: subprocess.Popen[bytes]) -> None:

@@ -119,7 +119,15 @@ def test_a_refusal_says_the_gpu_the_sum_the_excess_and_the_fix(overbooked: dict[
     found = refused_status(subject_of(overbooked, None), problems, World().observed(), OmniModelStatus(), NOW)
     accepted = conditions(found)["Accepted"]
     assert (accepted.status, accepted.reason) == ("False", "BudgetExceeded")
-    for words in ("GPU 0", "104% of 100%", "thinker 88%", "talker_ar 10%", "4% (about 3.2Gi) too many", "88% to 84%"):
+    for words in (
+        "spec.stages: ",
+        "GPU 0",
+        "104% of 100%",
+        "thinker 88%",
+        "talker_ar 10%",
+        "4% (about 3.2Gi) too many",
+        "88% to 84%",
+    ):
         assert words in accepted.message
     assert "Nothing was created" in conditions(found)["Ready"].message
 

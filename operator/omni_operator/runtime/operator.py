@@ -16,7 +16,7 @@ from typing import Any
 import kopf
 
 from omni_operator.api import names
-from omni_operator.kube.client import KubeError, connect
+from omni_operator.kube.client import OMNI_MODELS, Client, KubeError, connect
 from omni_operator.kube.lease import lead
 from omni_operator.rendering import Settings
 from omni_operator.runtime import health
@@ -140,9 +140,21 @@ async def _work(settings: OperatorSettings, metrics: Metrics) -> None:
             settings.resync_seconds,
         )
         async with lead(client, settings.lease_namespace, settings.pod_name) as lost:
+            await _require_crd(client, settings.namespace)
             log.info("leading; watching %s", settings.namespace or "all namespaces")
             watching = watch(settings.namespace, settings.pod_name, controller.queue.add)
             await _first_to_end(controller.run(), watching, _raise_when(lost))
+
+
+async def _require_crd(client: Client, namespace: str) -> None:
+    """kopf would wait in silence for a kind that the cluster does not know; kubelet's restarts are visible."""
+    try:
+        await client.list_all(OMNI_MODELS, namespace or None)
+    except KubeError as error:
+        if error.status == 404:
+            remedy = "install it with the chart (crds.install=true) or from crds/"
+            raise KubeError("start", 404, "NoResource", f"the cluster has no kind {names.KIND}; {remedy}") from error
+        raise
 
 
 async def _raise_when(lost: asyncio.Event) -> None:

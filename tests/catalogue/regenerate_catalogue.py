@@ -9,6 +9,7 @@ upstream: the data file is all that passes between them.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import logging
@@ -27,6 +28,9 @@ DATA = Path(__file__).parents[2] / "operator/omni_operator/catalogue/data/pipeli
 DEFAULT = "default"
 NO_PIPELINE = frozenset({"streaming_cascade", "tools", "turn_detection", "vad"})
 """Packages beside the models that declare no pipeline of their own: their stages are given by the user."""
+PLACED = frozenset({"model_path", "gpu_id", "tp_rank", "tp_size", "nccl_port", "server_args_overrides", "device",
+                    "total_gpu_memory_fraction", "process_total_gpu_memory_fraction"})  # fmt: skip
+"""Arguments of factories that sglang-omni's placement gives, and no user."""
 NEEDS_STAGES = frozenset({"Qwen3OmniSessionPipelineConfig"})
 """Configurations without stages of their own."""
 
@@ -110,7 +114,22 @@ def stage(found: Any) -> dict[str, Any]:
     row["next"] = list(found.next) if isinstance(found.next, (list, tuple)) else [found.next] if found.next else []
     if found.stream_to:
         row["streamTo"] = list(found.stream_to)
+    if taken := factory_arguments(found.factory_path):
+        row["arguments"] = taken
     return row
+
+
+def factory_arguments(path: str) -> list[str]:
+    """What a stage's factory takes from a user. Read from its source: importing it would need torch."""
+    module, _, name = path.rpartition(".")
+    file = Path(str(importlib.import_module("sglang_omni").__file__)).parent.parent / (module.replace(".", "/") + ".py")
+    defined = next(
+        node
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name
+    )
+    taken = [argument.arg for argument in (*defined.args.posonlyargs, *defined.args.args, *defined.args.kwonlyargs)]
+    return sorted(set(taken) - PLACED)
 
 
 def refused_together(config: Any) -> list[list[str]]:

@@ -15,10 +15,12 @@ import pytest
 from omni_operator.api.v1alpha1 import OmniModelSpec
 from omni_operator.catalogue import Variant, pipelines
 from omni_operator.importing import Imported, ImportProblem, NoteKind, NoteReason, export, import_file, slot_sums
+from omni_operator.importing.export import ENGINE_FIRST
 from omni_operator.planning.layout import Layout
 from omni_operator.planning.resolve import resolve
 
 pytest.importorskip("sglang_omni", reason="sglang-omni is not installed")
+pytest.importorskip("transformers", reason="sglang-omni's loader needs transformers, of the stage environment")
 
 DATA = Path(__file__).parents[1] / "importing" / "data"
 TOLERANCE = Fraction(1, 10**9)
@@ -97,7 +99,7 @@ def test_everything_that_a_stage_can_say_arrives(tmp_path: Path) -> None:
             {"name": "image_encoder", "gpuMemory": "2%"},
             {"name": "audio_encoder", "gpuMemory": "1600Mi"},
             {"name": "thinker", "gpus": [0, 1], "gpuMemory": "70%", "kvCache": "6Gi",
-             "engineArgs": {"max_running_requests": 16, "factory": {"encoder_mem_reserve": 0.045}},
+             "engineArgs": {"max_running_requests": 16, "encoder_mem_reserve": 0.045},
              "env": [{"name": "A", "value": "1"}]},
             {"name": "talker_ar", "gpus": [2], "gpuMemory": "33.5%"},
             {"name": "code2wav", "gpus": [2], "gpuMemory": "5%"},
@@ -159,3 +161,13 @@ def test_the_importer_and_upstream_read_the_same_sums(file: Path, tmp_path: Path
     assert imported is not None
     if not any(note.kind is NoteKind.REFUSED_UPSTREAM for note in imported.notes):
         assert agrees(imported.layout, upstream_sums(file.read_text(), tmp_path))
+
+
+def test_arguments_that_engine_and_factory_both_take_are_the_engines() -> None:
+    """As the stage container tells them apart."""
+    server = pytest.importorskip("sglang.srt.server_args", reason="SGLang is of the stage environment").ServerArgs
+    from sglang_omni.config import EngineArgs
+
+    of_engine = {*server.__struct_fields__, *EngineArgs.model_fields}
+    taken = {name for _, v in variants() for stage in v.stages if stage.engine for name in stage.arguments}
+    assert taken & of_engine == ENGINE_FIRST

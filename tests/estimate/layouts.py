@@ -54,6 +54,7 @@ def layout(
         where,
         process_local_edges=found.process_local_edges,
         apart=found.apart,
+        together=found.together,
     )
 
 

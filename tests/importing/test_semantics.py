@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omni_operator.api.quantities import GIB
+from omni_operator.api.reasons import Reason
 from omni_operator.api.v1alpha1 import OmniModelSpec
 from omni_operator.catalogue import cards, pipelines
 from omni_operator.importing import (
@@ -29,6 +30,7 @@ from omni_operator.importing import (
 )
 from omni_operator.importing.vllm import registry
 from omni_operator.importing.vllm_correspondence import CORRESPONDENCES
+from omni_operator.planning.budget import check
 from tests.importing import regenerate_vllm_pipelines
 
 DATA = Path(__file__).parent / "data"
@@ -137,6 +139,9 @@ def test_a_diffusion_share_is_counted_and_said_to_be_unenforced() -> None:
     )
     assert shares(result) == {0: F(6, 5)}
     assert NoteReason.SHARE_NOT_ENFORCED in reasons(result, NoteKind.WARNING)
+    assert [(p.reason, p.slot) for p in check(result.layout) if p.reason is Reason.SHARE_NOT_ENFORCED] == [
+        (Reason.SHARE_NOT_ENFORCED, 0)
+    ]
 
 
 def test_shared_memory_does_not_reach_between_pods() -> None:
@@ -371,6 +376,25 @@ def test_both_generations_of_the_stages_list() -> None:
     assert shares(result) == {0: F(7, 10), 1: F(9, 10)}
     thinker = next(stage for stage in result.manifest["spec"]["stages"] if stage["name"] == "thinker")
     assert thinker["engineArgs"] == {"max_running_requests": 8}
+
+
+def test_arguments_of_engine_and_factory_are_flat_as_the_stage_container_takes_them() -> None:
+    result = import_text(
+        """
+config_cls: Qwen3OmniPipelineConfig
+model_path: org/model
+stages:
+  thinker:
+    engine: {max_running_requests: 8, dtype: bfloat16}
+    factory: {encoder_mem_reserve: 0.045, dtype: float16, device: "cuda:1"}
+  image_encoder:
+    factory: {dtype: bfloat16, no_such_argument: 1}
+"""
+    )
+    stages = {stage["name"]: stage.get("engineArgs") for stage in result.manifest["spec"]["stages"]}
+    assert stages["thinker"] == {"max_running_requests": 8, "dtype": "bfloat16", "encoder_mem_reserve": 0.045}
+    assert stages["image_encoder"] == {"dtype": "bfloat16"}
+    assert any("image_encoder takes no argument no_such_argument" in note.message for note in result.notes)
 
 
 def test_the_four_forms_say_the_same() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from omni_operator.api.enums import SharingBackend, SharingStrategy
 from omni_operator.api.quantities import MIB, Amount, Budget, Share, parse_budget
-from omni_operator.api.v1alpha1 import SharingBackend, SharingStrategy
 from omni_operator.catalogue import Card, cards
 from omni_operator.planning.layout import Layout, Stage
 

@@ -7,9 +7,10 @@ from fractions import Fraction
 
 import pytest
 
+from omni_operator.api.enums import Placement, SharingBackend, SharingStrategy
 from omni_operator.api.quantities import GIB, MIB, parse_budget
 from omni_operator.api.reasons import Reason
-from omni_operator.api.v1alpha1 import MAX_SLOTS, Placement, SharingBackend, SharingStrategy
+from omni_operator.api.v1alpha1 import MAX_SLOTS
 from omni_operator.planning.budget import RULES, Verdict, check, check_names, verdict
 from omni_operator.planning.layout import DevicePlugin, Layout, Neighbour, Problem, Severity, SlotUse, refused
 from omni_operator.planning.rules.sharing import mps_limit
@@ -235,6 +236,32 @@ class TestSlots:
     def test_some_pairs_stay_apart(self) -> None:
         given = shares("40%", "40%", apart=(("s0", "s1"), ("s0", "unknown")))
         assert reasons(check(given)) == [Reason.LAYOUT_UNSUPPORTED]
+
+    def test_a_split_stage_of_such_a_pair_may_meet_the_other(self) -> None:
+        given = layout(stage("s0", (0, 1), "40%"), stage("s1", 1, "40%"), apart=(("s0", "s1"),))
+        assert check(given) == ()
+
+    @pytest.mark.parametrize(("where", "words"), [(1, "c is on GPU 1"), ((0, 1), "c is on GPUs 0, 1"), ((), "the CPU")])
+    def test_some_variants_keep_to_one_gpu(self, where: tuple[int, ...] | int, words: str) -> None:
+        stray = stage("c", where, "10%" if where != () else None)
+        given = layout(stage("a", 0, "40%"), stage("b", 0, "40%"), stray, stage("cpu", ()), together=("a", "b", "c"))
+        problem = only(given, Reason.LAYOUT_UNSUPPORTED)
+        assert words in problem.message
+        assert (problem.slot, problem.stages) == (0 if where == () else 1, ("c",))
+        assert problem.remedy.startswith("Put c on GPU 0 alone")
+        assert (
+            check(
+                replace(
+                    given,
+                    stages=tuple(
+                        replace(s, slots=(0,)) if s is stray else s
+                        for s in given.stages
+                        if s is not stray or where != ()
+                    ),
+                )
+            )
+            == ()
+        )
 
     def test_local_edges_stay_in_one_process(self) -> None:
         given = shares("40%", "40%", process_local_edges=(("s0", "s1"), ("s0", "unknown")))

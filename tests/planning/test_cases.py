@@ -9,9 +9,9 @@ from fractions import Fraction
 
 import pytest
 
+from omni_operator.api.enums import SharingBackend, SharingStrategy
 from omni_operator.api.quantities import GIB, MIB, QuantityError, parse_budget
 from omni_operator.api.reasons import Reason
-from omni_operator.api.v1alpha1 import SharingBackend, SharingStrategy
 from omni_operator.planning.budget import Verdict, check, verdict
 from omni_operator.planning.layout import DevicePlugin, Layout, Neighbour, Severity
 from tests.planning.layouts import card_of, layout, shares, stage

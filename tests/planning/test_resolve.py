@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from omni_operator.api.enums import Placement, SharingBackend, SharingStrategy
 from omni_operator.api.quantities import MIB, Amount, QuantityError, Share
 from omni_operator.api.reasons import Reason
-from omni_operator.api.v1alpha1 import OmniModelSpec, Placement, SharingBackend, SharingStrategy
+from omni_operator.api.v1alpha1 import OmniModelSpec
 from omni_operator.catalogue import pipelines
 from omni_operator.planning.budget import Verdict, check, verdict
 from omni_operator.planning.layout import Layout, Severity
@@ -67,6 +68,19 @@ def test_auto_becomes_mps_where_a_slot_is_shared_and_none_where_not() -> None:
     assert layout_of(resolved({"variant": "speech"}, stages=apart)).strategy is SharingStrategy.NONE
     assert layout_of(resolved(stages=colocated())).backend is SharingBackend.DRA
     assert layout_of(resolved(stages=colocated())).placement is Placement.SAME_NODE
+
+
+def test_a_variant_made_for_one_gpu_is_refused_on_two() -> None:
+    spread = [*colocated()[:-1], {"name": "code2wav", "gpus": [1], "gpuMemory": "2%"}]
+    (problem,) = [p for p in check(layout_of(resolved(stages=spread))) if p.severity is Severity.ERROR]
+    assert (problem.reason, problem.slot, problem.stages) == (Reason.LAYOUT_UNSUPPORTED, 1, ("code2wav",))
+    assert "Put code2wav on GPU 0" in problem.remedy
+
+
+def test_a_card_that_reports_no_memory_is_asked_for_its_size() -> None:
+    (problem,) = resolved(gpus={"card": "gb10"}).problems
+    assert (problem.reason, problem.severity) == (Reason.CARD_MISSING, Severity.QUESTION)
+    assert "spec.gpus.memory" in problem.remedy
 
 
 def test_what_was_declared_is_kept() -> None:

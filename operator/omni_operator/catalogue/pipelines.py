@@ -25,6 +25,8 @@ class StageDefault:
     """Whether it is an SGLang engine with a KV cache, whose memory can be capped."""
     next: tuple[str, ...]
     stream_to: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    """What its factory takes from a user; an engine stage takes SGLang's server arguments besides."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Variant:
     """Pairs of stages that this variant refuses on one GPU."""
     one_gpu: bool = False
     """Whether upstream's placement policy refuses it on more than one GPU, and tensor parallelism with it."""
+
+    @property
+    def together(self) -> tuple[str, ...]:
+        """Stages that upstream wants on one and the same GPU."""
+        return tuple(stage.name for stage in self.stages if stage.slots) if self.one_gpu else ()
 
 
 @dataclass(frozen=True)
@@ -108,4 +115,5 @@ def _stage(row: Mapping[str, Any]) -> StageDefault:
         row["engine"],
         tuple(row.get("next", ())),
         tuple(row.get("streamTo", ())),
+        tuple(row.get("arguments", ())),
     )

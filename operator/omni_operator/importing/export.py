@@ -13,8 +13,9 @@ from typing import Any
 
 import yaml
 
+from omni_operator.api.enums import SharingStrategy
 from omni_operator.api.quantities import Amount, Share
-from omni_operator.api.v1alpha1 import OmniModelSpec, SharingStrategy
+from omni_operator.api.v1alpha1 import OmniModelSpec
 from omni_operator.catalogue import StageDefault, pipelines
 from omni_operator.importing import budgets
 from omni_operator.importing.notes import ImportProblem, Note, NoteKind, NoteReason
@@ -24,6 +25,11 @@ from omni_operator.planning.resolve import resolve
 _SHARES_ONLY = frozenset({"Qwen3OmniSpeechColocatedPipelineConfig"})
 """Classes whose placement policy takes fractions only (`models/qwen3_omni/placement.py`): amounts become shares of the
 planned card."""
+ENGINE_FIRST = frozenset({
+    "context_length", "cuda_graph_max_bs", "dllm_algorithm", "dllm_algorithm_config", "dtype", "enable_torch_compile",
+    "max_running_requests", "mem_fraction_static", "mm_attention_backend", "torch_compile_max_bs",
+})  # fmt: skip
+"""Arguments that an engine stage's factory takes, and SGLang too: they are SGLang's."""
 _MPS = {SharingStrategy.MPS: "on", SharingStrategy.TIME_SLICING: "off", SharingStrategy.NONE: "off"}
 
 
@@ -115,8 +121,7 @@ def _stage(stage: Stage, process: str, default: StageDefault, notes: list[Note])
     if process != default.process:
         body["process"] = process
     body.update(_budget(stage, default))
-    arguments = dict(stage.engine_args)
-    factory = arguments.pop("factory", None)
+    arguments, factory = _split(stage, default)
     if stage.kv_cache is not None:
         # Upstream refuses both; the class may have set the fraction.
         arguments.update(kv_cache_bytes=stage.kv_cache, mem_fraction_static=None)
@@ -151,6 +156,15 @@ def _budget(stage: Stage, default: StageDefault) -> dict[str, Any]:
         cleared = {"gpu_memory_fraction": None} if isinstance(default.budget, Share) else {}
         return {**cleared, "total_reserve_bytes": stage.budget.value}
     return {"gpu_memory_fraction" if isinstance(default.budget, Share) else "total_reserve_bytes": None}
+
+
+def _split(stage: Stage, default: StageDefault) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The stage's arguments, those of its engine and those of its factory, as the stage container tells them apart."""
+    factory = {name for name in default.arguments if not (default.engine and name in ENGINE_FIRST)}
+    return (
+        {name: value for name, value in stage.engine_args.items() if name not in factory},
+        {name: value for name, value in stage.engine_args.items() if name in factory},
+    )
 
 
 def _decimal(value: Fraction) -> float:

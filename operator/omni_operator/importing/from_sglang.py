@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from omni_operator.api.enums import SharingStrategy
 from omni_operator.api.quantities import parse_percent
-from omni_operator.api.v1alpha1 import SharingStrategy
 from omni_operator.catalogue import Card, Pipeline, StageDefault, Variant
 from omni_operator.importing import budgets, manifest, placing, sglang_places, variants
 from omni_operator.importing.found import Form, Found, FoundStage
@@ -111,7 +111,7 @@ def _spec(
         entry
         for stage in stages
         if (not known or stage.name in known)
-        and (entry := _entry(stage, placed, moved=_moved(stage, known, placed), notes=notes))
+        and (entry := _entry(stage, placed, known.get(stage.name), moved=_moved(stage, known, placed), notes=notes))
     ]
     if entries:
         spec["stages"] = entries
@@ -127,7 +127,9 @@ def _moved(stage: FoundStage, known: Mapping[str, StageDefault], placed: placing
     return default is None or slots != default.slots
 
 
-def _entry(stage: FoundStage, placed: placing.Placed, *, moved: bool, notes: list[Note]) -> dict[str, Any] | None:
+def _entry(
+    stage: FoundStage, placed: placing.Placed, default: StageDefault | None, *, moved: bool, notes: list[Note]
+) -> dict[str, Any] | None:
     entry: dict[str, Any] = {"name": manifest.stage_name(stage.name)}
     slots = placing.first(placed.groups.get(stage.name, ()))
     if moved:
@@ -138,12 +140,31 @@ def _entry(stage: FoundStage, placed: placing.Placed, *, moved: bool, notes: lis
         entry["kvCache"] = str(manifest.amount_text(stage.kv_cache))
     if stage.process not in (None, stage.name):
         entry["process"] = manifest.stage_name(str(stage.process))
-    if stage.engine_args:
-        entry["engineArgs"] = dict(stage.engine_args)
+    arguments = _arguments(stage, default, notes)
+    if arguments:
+        entry["engineArgs"] = arguments
     env = _env(stage, notes)
     if env:
         entry["env"] = env
     return entry if len(entry) > 1 else None
+
+
+def _arguments(stage: FoundStage, default: StageDefault | None, notes: list[Note]) -> dict[str, Any]:
+    """Arguments by name. Of a stage without an engine its factory takes those that it has, and refuses the others."""
+    if default is None or default.engine:
+        return dict(stage.engine_args)
+    strange = [name for name in stage.engine_args if name not in default.arguments]
+    notes += [
+        Note(
+            NoteKind.NOT_CARRIED,
+            NoteReason.NOT_SUPPORTED,
+            f"Not carried over: {stage.name} takes no argument {name}"
+            + (f"; it takes {', '.join(default.arguments)}." if default.arguments else "."),
+            stage.path,
+        )
+        for name in strange
+    ]
+    return {name: value for name, value in stage.engine_args.items() if name not in strange}
 
 
 def _env(stage: FoundStage, notes: list[Note]) -> list[dict[str, str]]:

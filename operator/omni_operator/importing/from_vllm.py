@@ -50,6 +50,7 @@ def _layout(found: Found, placed: placing.Placed, wanted: Wanted) -> Layout:
             process=stage.name,
             budget=stage.budget,
             engine=not stage.diffusion,
+            keeps_share=not stage.diffusion,
             kv_cache=stage.kv_cache,
             path=f"spec.stages[name={stage.name}]",
         )

@@ -36,6 +36,11 @@ OLD = frozenset(
 """Top-level fields of earlier versions."""
 ENGINE_SIZE_KEYS = ("mem_fraction_static", "kv_cache_bytes")
 """Engine arguments that the operator derives from gpuMemory and kvCache."""
+PLACED = frozenset({
+    "model_path", "tokenizer_path", "tp_size", "tp_rank", "base_gpu_id", "gpu_id", "device", "nccl_port",
+    "server_args_overrides", "total_gpu_memory_fraction", "process_total_gpu_memory_fraction",
+})  # fmt: skip
+"""Arguments of engines and factories that follow from the model and from where a stage is: no user gives them."""
 
 
 def found(form: Form, data: Data, stages: Iterable[FoundStage], notes: Iterable[Note] = ()) -> Found:
@@ -81,15 +86,15 @@ def stage(
     devices: tuple[int, ...] | None = None,
     copies: tuple[tuple[int, ...], ...] = (),
 ) -> FoundStage:
-    """A stage from its parts. `engine` are SGLang's server arguments, `factory` those of the stage's factory."""
+    """A stage from its parts. `engine` are SGLang's server arguments, `factory` those of the stage's factory; a stage
+    takes both by name, and where both give one, the engine's counts."""
     kv_cache, _ = reading.amount(engine, "kv_cache_bytes", f"{path}.engine")
     static = engine.get("mem_fraction_static")
-    arguments = {key: reading.plain(value) for key, value in engine.items() if value is not None}
-    for key in ENGINE_SIZE_KEYS:
-        arguments.pop(key, None)
-    kept = {key: reading.plain(value) for key, value in factory.items() if value is not None}
-    if kept:
-        arguments["factory"] = kept
+    arguments = {
+        key: reading.plain(value)
+        for key, value in {**_given(factory), **_given(engine)}.items()
+        if key not in PLACED and key not in ENGINE_SIZE_KEYS
+    }
     return FoundStage(
         name=name,
         path=path,
@@ -104,6 +109,10 @@ def stage(
         engine_args=arguments,
         env=_env(body, path),
     )
+
+
+def _given(arguments: Data) -> dict[str, Any]:
+    return {key: value for key, value in arguments.items() if value is not None}
 
 
 def budget(path: str, data: Data, share_key: str, notes: list[Note]) -> Budget | None:

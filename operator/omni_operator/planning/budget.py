@@ -31,6 +31,7 @@ REFUSING: tuple[Rule, ...] = (
     memory.kv_pools_within_card,
     memory.card_known,
     slots.stages_apart,
+    slots.stages_together,
     slots.local_edges_in_one_process,
     slots.process_on_same_slots,
     slots.split_stage_alone,

@@ -7,16 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from omni_operator.api import names
+from omni_operator.api.enums import ConditionStatus, SharingStrategy
 from omni_operator.api.quantities import format_bytes, format_percent
 from omni_operator.api.reasons import ConditionType, Reason
-from omni_operator.api.v1alpha1 import (
-    Condition,
-    ConditionStatus,
-    OmniModelStatus,
-    SharingStrategy,
-    SlotStatus,
-    StageStatus,
-)
+from omni_operator.api.v1alpha1 import Condition, OmniModelStatus, SlotStatus, StageStatus
 from omni_operator.planning.layout import Layout, Problem, Severity, SlotUse, refused
 from omni_operator.planning.observed import Device, Observed, ObservedPod
 from omni_operator.planning.rollout import Rendered, turn
@@ -60,7 +54,7 @@ def refused_status(
 ) -> OmniModelStatus:
     """The status of a declaration that is not accepted. What runs of an earlier generation is left as it is."""
     worst = problems[0]
-    message = " ".join(str(problem) for problem in problems if problem.severity is not Severity.WARNING)
+    message = " ".join(_with_path(problem) for problem in problems if problem.severity is not Severity.WARNING)
     no = Verdict(ConditionStatus.FALSE, worst.reason, message)
     running = sorted({pod.generation for pod in observed.pods.values()})
     kept = f" Generation {running[-1]} is left running." if running else " Nothing was created."
@@ -128,6 +122,12 @@ def with_write_failure(
     verdicts = {ConditionType(c.type): Verdict(c.status, Reason(c.reason), c.message) for c in status.conditions or []}
     verdicts[ConditionType.READY] = Verdict(ConditionStatus.FALSE, problem.reason, str(problem)[:MAX_MESSAGE])
     return status.model_copy(update={"conditions": _conditions(verdicts, previous, generation, now)})
+
+
+def _with_path(problem: Problem) -> str:
+    """The problem with the path of the field to change in front, unless it starts with it anyway."""
+    text = str(problem)
+    return text if text.startswith(problem.field) else f"{problem.field}: {text}"
 
 
 def _accepted(layout: Layout, problems: tuple[Problem, ...]) -> Verdict:

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from math import lcm
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from omni_operator.api.enums import Placement, SharingBackend, SharingStrategy
 from omni_operator.api.quantities import Amount, Budget, Share
 from omni_operator.api.reasons import Reason
 from omni_operator.catalogue import Card
-
-if TYPE_CHECKING:
-    from omni_operator.api.v1alpha1 import Placement, SharingBackend, SharingStrategy
-
 
 T = TypeVar("T")
 
@@ -32,14 +29,6 @@ class kept(Generic[T]):
     def __get__(self, instance: Any, owner: type | None = None) -> T:
         value = instance.__dict__[self._name] = self._work_out(instance)
         return value
-
-
-def _default(kind: str, member: str) -> Any:
-    """A member of one of the resource's enumerations, imported late: planning does not need the pydantic models, and
-    importing them takes longer than all else that `kubectl omni plan` does."""
-    from omni_operator.api import v1alpha1
-
-    return getattr(v1alpha1, kind)(member)
 
 
 @dataclass(frozen=True)
@@ -111,13 +100,15 @@ class Layout:
     """The card that shares are planned on: no slot gets a smaller one."""
     limit: Fraction = Fraction(1)
     """How much of each card may be given away."""
-    strategy: SharingStrategy = field(default_factory=lambda: _default("SharingStrategy", "MPS"))
-    backend: SharingBackend = field(default_factory=lambda: _default("SharingBackend", "DRA"))
+    strategy: SharingStrategy = SharingStrategy.MPS
+    backend: SharingBackend = SharingBackend.DRA
     multi_user: bool = False
-    placement: Placement = field(default_factory=lambda: _default("Placement", "SameNode"))
+    placement: Placement = Placement.SAME_NODE
     process_local_edges: tuple[tuple[str, str], ...] = ()
     apart: tuple[tuple[str, str], ...] = ()
     """Pairs of stages that may not share a GPU."""
+    together: tuple[str, ...] = ()
+    """Stages that must all be on one and the same GPU, none of them split."""
     neighbours: tuple[Neighbour, ...] = ()
     """What others hold of the cards."""
     device_plugin: DevicePlugin = DevicePlugin()
@@ -125,17 +116,17 @@ class Layout:
     @property
     def mps(self) -> bool:
         """Whether shared slots are under NVIDIA MPS."""
-        return self.strategy == "MPS"
+        return self.strategy is SharingStrategy.MPS
 
     @property
     def unshared(self) -> bool:
         """Whether a slot may have one process only."""
-        return self.strategy == "None"
+        return self.strategy is SharingStrategy.NONE
 
     @property
     def on_device_plugin(self) -> bool:
         """Whether GPUs are asked for through NVIDIA's device plugin instead of DRA."""
-        return self.backend == "DevicePlugin"
+        return self.backend is SharingBackend.DEVICE_PLUGIN
 
     @kept
     def slots(self) -> tuple[int, ...]:

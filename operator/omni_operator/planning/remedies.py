@@ -104,7 +104,7 @@ def _movable(layout: Layout) -> Iterator[tuple[Stage, int]]:
     troubled = {problem.slot for problem in check(layout) if problem.severity is not Severity.WARNING}
     alone = {stages[0].name for stages in layout.processes().values() if len(stages) == 1}
     for slot in layout.slots:
-        if slot in troubled and len(layout.uses[slot].stages) > 1:
+        if slot in troubled:
             for stage in layout.uses[slot].stages:
                 if stage.name in alone:
                     yield stage, slot

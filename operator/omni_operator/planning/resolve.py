@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from omni_operator.api.enums import Placement, SharingBackend, SharingStrategy
 from omni_operator.api.quantities import GIB, MIB, Budget, QuantityError, parse_amount, parse_budget, parse_percent
 from omni_operator.api.reasons import Reason
-from omni_operator.catalogue import Card, Pipeline, StageDefault, Variant, cards, known_models, pipelines
+from omni_operator.catalogue import (
+    Card,
+    Pipeline,
+    StageDefault,
+    Variant,
+    cards,
+    cards_without_memory,
+    known_models,
+    pipelines,
+)
 from omni_operator.planning.layout import Layout, Problem, Severity, Stage
 
 if TYPE_CHECKING:
@@ -86,12 +95,13 @@ def resolve(spec: OmniModelSpec) -> Resolution:
         stages=stages,
         card=card,
         limit=limit,
-        strategy=_member("SharingStrategy", (gpus and gpus.sharing and gpus.sharing.strategy) or "Auto"),
-        backend=_member("SharingBackend", (gpus and gpus.sharing and gpus.sharing.backend) or "Auto"),
+        strategy=SharingStrategy((gpus and gpus.sharing and gpus.sharing.strategy) or "Auto"),
+        backend=SharingBackend((gpus and gpus.sharing and gpus.sharing.backend) or "Auto"),
         multi_user=bool(gpus and gpus.sharing and gpus.sharing.multi_user),
-        placement=_member("Placement", (gpus and gpus.placement) or "SameNode"),
+        placement=Placement((gpus and gpus.placement) or "SameNode"),
         process_local_edges=variant.process_local_edges,
         apart=variant.apart,
+        together=variant.together,
     )
     return Resolution(_with_concrete_sharing(layout), tuple(problems.found))
 
@@ -105,20 +115,13 @@ def parse_duration(text: str) -> int:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def _member(kind: str, text: str) -> Any:
-    """A member of one of the resource's enumerations. Where a spec was read without the pydantic models, its text, to
-    which the member is equal: importing them takes longer than everything else that the command line does."""
-    models = sys.modules.get("omni_operator.api.v1alpha1")
-    return text if models is None else getattr(models, kind)(text)
-
-
 def _with_concrete_sharing(layout: Layout) -> Layout:
     """Auto becomes MPS where a slot is shared by several processes, otherwise None."""
     strategy, backend = layout.strategy, layout.backend
-    if strategy == "Auto":
-        strategy = _member("SharingStrategy", "MPS" if layout.shared_slots() else "None")
-    if backend == "Auto":
-        backend = _member("SharingBackend", "DRA")
+    if strategy is SharingStrategy.AUTO:
+        strategy = SharingStrategy.MPS if layout.shared_slots() else SharingStrategy.NONE
+    if backend is SharingBackend.AUTO:
+        backend = SharingBackend.DRA
     return replace(layout, strategy=strategy, backend=backend)
 
 
@@ -174,6 +177,17 @@ def _card_of(gpus: GpusSpec) -> Card | None:
     if gpus.card is None:
         return None
     card = cards().get(gpus.card)
+    if card is None and gpus.card in cards_without_memory():
+        raise _Unresolved(
+            Problem(
+                Reason.CARD_MISSING,
+                f"A {cards_without_memory()[gpus.card]} ({gpus.card}) reports no memory size, so shares of it cannot "
+                "become bytes.",
+                "spec.gpus.card",
+                Severity.QUESTION,
+                remedy="Set spec.gpus.memory instead, to what its GPU may use, such as 110Gi.",
+            )
+        )
     if card is None:
         raise _Unresolved(
             Problem(

@@ -18,7 +18,6 @@ from math import ceil
 from omni_operator.api.quantities import Share, format_percent
 from omni_operator.api.reasons import Reason
 from omni_operator.catalogue.cards import Card
-from omni_operator.catalogue.pipelines import pipelines
 from omni_operator.catalogue.sizes import ModelSize
 from omni_operator.planning.budget import check
 from omni_operator.planning.estimate import kv_room
@@ -91,7 +90,7 @@ def solve(
     if isinstance(demands, Problem):
         return Unsolved(demands)
     units = _units(layout, demands, goal)
-    most = 1 if _one_gpu(layout) else min(gpus, MAX_GPUS)
+    most = 1 if layout.together else min(gpus, MAX_GPUS)
     room = _room(layout, most)
     for count in range(1, most + 1):
         packing = pack(layout, units, room[:count])
@@ -131,13 +130,6 @@ def talker_of(layout: Layout) -> str | None:
     named = [stage.name for stage in on_gpu if stage.name.startswith("talker")]
     engines = [stage.name for stage in on_gpu if stage.engine]
     return next(iter(named or engines[1:][-1:]), None)
-
-
-def _one_gpu(layout: Layout) -> bool:
-    """Whether upstream refuses this variant on more than one GPU."""
-    pipeline = pipelines().get(layout.pipeline)
-    variant = pipeline.variants.get(layout.variant) if pipeline else None
-    return variant is not None and variant.one_gpu
 
 
 def _units(layout: Layout, demands: Mapping[str, Demand], goal: Goal) -> tuple[Unit, ...]:
@@ -269,8 +261,8 @@ def _no_room(layout: Layout, units: tuple[Unit, ...], card: Card, gpus: int) -> 
     smallest = [unit.demand.by_stage(min(unit.demand.steps), names) for unit in units]
     needed = {name: steps for given in smallest for name, steps in given.items()}
     listed = ", ".join(f"{name} {format_percent(Fraction(steps, STEPS))}" for name, steps in needed.items())
-    more = f"Use another variant than {layout.variant}, which" if _one_gpu(layout) else "Allow more GPUs,"
-    more += " upstream keeps on one GPU," if _one_gpu(layout) else ""
+    more = f"Use another variant than {layout.variant}, which" if layout.together else "Allow more GPUs,"
+    more += " upstream keeps on one GPU," if layout.together else ""
     return Problem(
         Reason.BUDGET_EXCEEDED,
         f"No layout fits {gpus} GPU{'s' if gpus > 1 else ''} of {card.name}: of one card, {listed} "

@@ -102,7 +102,7 @@ class _Search:
                 return False
             if load(self.units, self.ranks, there) > self.room[slot]:
                 return False
-            names = frozenset().union(*(self.units[number].names for number in there))
+            names = frozenset().union(*(self.units[number].names for number in there if self.ranks[number] == 1))
             if any(pair <= names for pair in self.apart):
                 return False
         return True

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from omni_operator.api import names
+from omni_operator.api.enums import SharingStrategy
 from omni_operator.api.quantities import MIB
-from omni_operator.api.v1alpha1 import GpusSpec, SharingStrategy
-from omni_operator.planning.layout import Layout, Stage
+from omni_operator.api.v1alpha1 import GpusSpec
+from omni_operator.planning.layout import Layout
 from omni_operator.planning.observed import ChildKind
 from omni_operator.planning.rollout import Child
+from omni_operator.planning.rules.sharing import mps_limit
 from omni_operator.rendering.template import Owner, child
 
 DRIVER = "gpu.nvidia.com"
@@ -64,14 +66,6 @@ def slot_groups(layout: Layout) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(tuple(sorted(group)) for group in groups))
 
 
-def process_limit(stages: tuple[Stage, ...], slot: int, layout: Layout) -> int | None:
-    """MiB that one process may pin on a slot, rounded down: the budgets of its stages there. None: no limit."""
-    budgets = [stage.budget for stage in stages if slot in stage.slots]
-    if layout.card is None or not budgets or any(budget is None for budget in budgets):
-        return None
-    return sum(budget.bytes_of(layout.card.memory) for budget in budgets if budget is not None) // MIB
-
-
 def _sharing_config(layout: Layout) -> Iterator[dict[str, Any]]:
     """MPS needs a config entry. Time-slicing is what a shared claim does without one."""
     if layout.strategy is not SharingStrategy.MPS:
@@ -81,10 +75,10 @@ def _sharing_config(layout: Layout) -> Iterator[dict[str, Any]]:
         if not shared & set(group):
             continue
         limits = [
-            limit
-            for stages in layout.processes().values()
-            for slot in group
-            if (limit := process_limit(stages, slot, layout)) is not None
+            limit // MIB
+            for use in (layout.uses[slot] for slot in group)
+            for process in use.processes
+            if (limit := mps_limit(layout, use, process)) is not None
         ]
         mps = {"defaultPinnedDeviceMemoryLimit": f"{max(limits)}Mi"} if limits else {}
         yield {

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omni_operator.api import names
-from omni_operator.api.v1alpha1 import DeviceKind, ModelCache, OmniModelSpec, SchedulingSpec
+from omni_operator.api.enums import DeviceKind
+from omni_operator.api.v1alpha1 import ModelCache, OmniModelSpec, SchedulingSpec
 from omni_operator.planning.layout import Layout
 from omni_operator.rendering.claim import request_name
 from omni_operator.rendering.template import Owner, Settings

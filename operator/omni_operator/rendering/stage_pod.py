@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omni_operator.api import names
-from omni_operator.api.v1alpha1 import OmniModelSpec, SharingStrategy, StageSpec
+from omni_operator.api.enums import SharingStrategy
+from omni_operator.api.quantities import MIB
+from omni_operator.api.v1alpha1 import OmniModelSpec, StageSpec
 from omni_operator.planning.layout import Layout
 from omni_operator.planning.observed import STAGE, ChildKind
 from omni_operator.planning.rollout import Child
+from omni_operator.planning.rules.sharing import mps_limit
 from omni_operator.planning.targets import PodTarget, ReplicaTarget
-from omni_operator.rendering.claim import process_limit
 from omni_operator.rendering.pod import CLAIM, Container, pod_config, pod_spec, supervisor_port
 from omni_operator.rendering.template import Owner, Settings, child
 from omni_stage.contract import Role
@@ -51,8 +53,8 @@ def _mps_env(layout: Layout, pod: PodTarget, under_mps: bool) -> Iterator[Mappin
     """Tightens the daemon's defaults to this pod's share. Ordinals count the GPUs that the container sees."""
     if not under_mps:
         return
-    limits = [process_limit(pod.stages, slot, layout) for slot in pod.slots]
-    known = [f"{ordinal}={limit}M" for ordinal, limit in enumerate(limits) if limit is not None]
+    limits = [mps_limit(layout, layout.uses[slot], pod.process) for slot in pod.slots]
+    known = [f"{ordinal}={limit // MIB}M" for ordinal, limit in enumerate(limits) if limit is not None]
     if known:
         yield {"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": ",".join(known)}
     percentages = [s.compute_percentage for s in pod.stages if s.compute_percentage is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from omni_operator.api.enums import Placement
 from omni_operator.api.quantities import MIB, format_bytes
 from omni_operator.api.reasons import Reason
 from omni_operator.planning.layout import Layout, Problem, Problems, Severity, SlotUse, Stage
@@ -47,17 +48,17 @@ def mps_clients(layout: Layout) -> Problems:
 
 def mps_limit(layout: Layout, use: SlotUse, process: str) -> int | None:
     """Bytes that MPS lets each single process of a pod pin on a slot: the budgets of its stages there, divided by the
-    processes that open the GPU, down to whole MiB. None where a budget or the card is not known, or under no MPS."""
-    if not layout.mps or layout.card is None:
+    processes that open the GPU, down to whole MiB. None where a budget or the card is not known, where the process is
+    not on the slot, or under no MPS. The rules judge by it, and the claim and the pods are given it."""
+    stages = [stage for stage in use.stages if stage.process == process]
+    if not layout.mps or layout.card is None or not stages:
         return None
-    budgets, processes = 0, 1
-    for stage in use.stages:
-        if stage.process == process:
-            if stage.budget is None:
-                return None
-            budgets += stage.budget.bytes_of(layout.card.memory)
-            processes = max(processes, stage.gpu_processes)
-    return budgets // processes // MIB * MIB
+    budgets = 0
+    for stage in stages:
+        if stage.budget is None:
+            return None
+        budgets += stage.budget.bytes_of(layout.card.memory)
+    return budgets // max(stage.gpu_processes for stage in stages) // MIB * MIB
 
 
 def mps_limit_holds_context(layout: Layout) -> Problems:
@@ -154,7 +155,7 @@ def plugin_chooses_gpu(layout: Layout) -> Problems:
             "spec.gpus.sharing.backend",
             remedy="Use backend DRA, nodes with one GPU, or give the stages of each GPU one process.",
         )
-    if layout.device_plugin.one_gpu_nodes and len(layout.slots) > 1 and layout.placement == "SameNode":
+    if layout.device_plugin.one_gpu_nodes and len(layout.slots) > 1 and layout.placement is Placement.SAME_NODE:
         yield Problem(
             Reason.TOO_MANY_SLOTS,
             f"The layout uses {len(layout.slots)} GPUs of one node, and the nodes have one each.",

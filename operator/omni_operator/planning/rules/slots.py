@@ -6,7 +6,7 @@ from collections import Counter
 
 from omni_operator.api.names import stage_pod_name
 from omni_operator.api.reasons import Reason
-from omni_operator.planning.layout import Layout, Problem, Problems
+from omni_operator.planning.layout import Layout, Problem, Problems, Stage
 
 MAX_CLAIM_RESULTS = 32
 """Devices of one ResourceClaim (Kubernetes `AllocationResultsMaxSize`)."""
@@ -74,10 +74,15 @@ def one_slot_per_rank(layout: Layout) -> Problems:
 
 
 def stages_apart(layout: Layout) -> Problems:
-    """Pairs that the variant refuses on one GPU, as Qwen3-Omni's `speech` does with its thinker and talker."""
+    """Pairs that the variant refuses on one GPU, as Qwen3-Omni's `speech` does with its thinker and talker.
+
+    Upstream lets a split stage pass (sglang-omni 0.1.9, `models/qwen3_omni/placement.py`): so do we.
+    """
     by_name = {stage.name: stage for stage in layout.stages}
     for first, second in layout.apart:
         if first not in by_name or second not in by_name:
+            continue
+        if len(by_name[first].slots) > 1 or len(by_name[second].slots) > 1:
             continue
         for slot in sorted(set(by_name[first].slots) & set(by_name[second].slots)):
             yield Problem(
@@ -88,6 +93,36 @@ def stages_apart(layout: Layout) -> Problems:
                 stages=(first, second),
                 remedy=f"Use a variant made for one GPU (such as speech-colocated), or move {second} to another GPU.",
             )
+
+
+def stages_together(layout: Layout) -> Problems:
+    """Stages that the variant wants on one GPU, as Qwen3-Omni's `speech-colocated` does with all that use one."""
+    concerned = [stage for stage in layout.stages if stage.name in layout.together]
+    if not concerned:
+        return
+    votes = Counter(slot for stage in concerned for slot in stage.slots)
+    home = min(votes, key=lambda slot: (-votes[slot], slot), default=0)
+    strays = [stage for stage in concerned if stage.slots != (home,)]
+    if not strays:
+        return
+    slot = next((slot for stage in strays for slot in stage.slots if slot != home), home)
+    yield Problem(
+        Reason.LAYOUT_UNSUPPORTED,
+        f"{layout.pipeline}/{layout.variant} keeps all its stages on one GPU; here "
+        + ", ".join(f"{stage.name} is on {_where(stage)}" for stage in strays)
+        + f", and the others are on GPU {home}.",
+        f"{strays[0].path}.gpus",
+        slot=slot,
+        stages=tuple(stage.name for stage in strays),
+        remedy=f"Put {' and '.join(stage.name for stage in strays)} on GPU {home} alone, or use a variant for several "
+        "GPUs (such as speech).",
+    )
+
+
+def _where(stage: Stage) -> str:
+    if not stage.slots:
+        return "the CPU"
+    return f"GPU{'s' if len(stage.slots) > 1 else ''} {', '.join(map(str, stage.slots))}"
 
 
 def local_edges_in_one_process(layout: Layout) -> Problems:

@@ -425,6 +425,15 @@ class SlotStatus(Resource):
     stages: list[str] = Field(description="Stages that share it.")
 
 
+class GroupRestartStatus(Resource):
+    """That all pods on the GPUs of one replica were restarted together, after a fault that takes a whole GPU."""
+
+    replica: int = Field(description="Index of the pipeline replica.")
+    restarts: int = Field(description="How often, counted anew after an hour without one.")
+    last_restart: ShortText = Field(description="When the last one was.", json_schema_extra={"format": "date-time"})
+    reason: Annotated[str, StringConstraints(max_length=1024)] = Field(description="Which stage failed, and how.")
+
+
 class OmniModelStatus(Resource):
     """What the operator sees."""
 
@@ -440,6 +449,9 @@ class OmniModelStatus(Resource):
     stages_ready: str | None = Field(None, description="Ready stages of all, such as 5/7.")
     gpus: list[SlotStatus] | None = Field(None, description="Every GPU slot of every replica.")
     gpu_summary: str | None = Field(None, description="Slots and what is given away of each, such as 0: 94%.")
+    group_restarts: list[GroupRestartStatus] | None = Field(
+        None, description="Replicas whose pods were restarted together after a fault of a GPU."
+    )
     endpoint: str | None = Field(None, description="URL of the OpenAI-compatible endpoint within the cluster.")
     replicas: int | None = Field(None, description="Pipeline replicas that exist.")
     ready_replicas: int | None = Field(None, description="Pipeline replicas that serve.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,7 +11,8 @@ from omni_operator.api import names
 from omni_operator.api.enums import ConditionStatus, SharingStrategy
 from omni_operator.api.quantities import format_bytes, format_percent
 from omni_operator.api.reasons import ConditionType, Reason
-from omni_operator.api.v1alpha1 import Condition, OmniModelStatus, SlotStatus, StageStatus
+from omni_operator.api.v1alpha1 import Condition, GroupRestartStatus, OmniModelStatus, SlotStatus, StageStatus
+from omni_operator.planning.faults import GroupRestart
 from omni_operator.planning.layout import Layout, Problem, Severity, SlotUse, refused
 from omni_operator.planning.observed import Device, Observed, ObservedPod
 from omni_operator.planning.rollout import Rendered, turn
@@ -113,6 +115,30 @@ def status(
         ready_replicas=len(serving),
         selector=_selector(subject),
     )
+
+
+def restart_history(status: OmniModelStatus) -> Mapping[int, GroupRestart]:
+    """What the status remembers of restarts of whole groups. A time that someone else wrote nonsense into is none."""
+    found: dict[int, GroupRestart] = {}
+    for row in status.group_restarts or []:
+        with suppress(ValueError):
+            last = datetime.fromisoformat(row.last_restart)
+            found[row.replica] = GroupRestart(row.replica, row.restarts, last, row.reason)
+    return found
+
+
+def with_restarts(status: OmniModelStatus, history: Mapping[int, GroupRestart]) -> OmniModelStatus:
+    """The same status with the restarts of whole groups."""
+    rows = [
+        GroupRestartStatus(
+            replica=restart.replica,
+            restarts=restart.count,
+            last_restart=_stamp(restart.last),
+            reason=restart.reason[:MAX_MESSAGE],
+        )
+        for restart in history.values()
+    ]
+    return status.model_copy(update={"group_restarts": rows or None})
 
 
 def with_write_failure(

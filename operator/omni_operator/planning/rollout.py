@@ -60,11 +60,20 @@ class Rendered:
     replicas: Mapping[int, tuple[Child, ...]]
 
 
-def next_step(targets: tuple[ReplicaTarget, ...], rendered: Rendered, observed: Observed) -> Step:
-    """The writes that bring the cluster nearer to `rendered`."""
+def next_step(
+    targets: tuple[ReplicaTarget, ...],
+    rendered: Rendered,
+    observed: Observed,
+    restart: frozenset[int] = frozenset(),
+) -> Step:
+    """The writes that bring the cluster nearer to `rendered`. The stage pods of the replicas in `restart` go, whatever
+    they are like."""
     steps = [_shared_step(rendered, observed), _surplus_replicas(targets, observed)]
     busy = _replica_in_replacement(targets, rendered, observed)
     for target in targets:
+        if target.index in restart:
+            steps.append(Step(remove=_stage_pods(target, observed)))
+            continue
         may_remove = busy is None or busy == target.index
         steps.append(_replica_step(target, rendered.replicas[target.index], observed, may_remove))
     return Step(
@@ -89,6 +98,14 @@ def turn(target: ReplicaTarget, pod: PodTarget, observed: Observed) -> PodTarget
             if seen is None or not seen.ready or seen.deleting:
                 return other
     return None
+
+
+def _stage_pods(target: ReplicaTarget, observed: Observed) -> tuple[Removal, ...]:
+    return tuple(
+        Removal(ChildKind.POD, pod.name, pod.uid)
+        for pod in observed.pods.values()
+        if pod.replica == target.index and pod.component != FRONT and not pod.deleting
+    )
 
 
 def _claim_allocated(target: ReplicaTarget, observed: Observed) -> bool:
@@ -182,9 +199,8 @@ def _claim_step(
         if claim.deleting or wanted is None or claim.name != wanted.name or claim.hash != wanted.hash:
             if not may_remove:
                 return Step(), False
-            users = [p for p in pods if not p.deleting]
             if pods:
-                return Step(tuple(Removal(ChildKind.POD, p.name, p.uid) for p in users)), False
+                return Step(_stage_pods(target, observed)), False
             gone = () if claim.deleting else (Removal(ChildKind.RESOURCE_CLAIM, claim.name, claim.uid),)
             return Step(gone), False
     if wanted is not None and not claims:

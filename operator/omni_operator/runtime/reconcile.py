@@ -9,13 +9,15 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
+from omni_operator.api.enums import SharingStrategy
 from omni_operator.api.reasons import ConditionType
 from omni_operator.api.v1alpha1 import Condition, OmniModelStatus
 from omni_operator.kube.apply import carry_out, write_status
 from omni_operator.kube.client import Client, KubeError, Manifest
 from omni_operator.kube.events import EventType, emit
 from omni_operator.kube.observe import Snapshot, observe
-from omni_operator.planning.conditions import refused_status, status, with_write_failure
+from omni_operator.planning.conditions import refused_status, restart_history, status, with_restarts, with_write_failure
+from omni_operator.planning.faults import restarts
 from omni_operator.planning.layout import Problem
 from omni_operator.planning.rollout import Step, next_step
 from omni_operator.rendering import Settings
@@ -52,11 +54,16 @@ async def reconcile(client: Client, namespace: str, name: str, settings: Setting
         subject = subject_of(snapshot.model, None)
         wanted = refused_status(subject, plan, snapshot.observed, previous, clock())
         return await _finish(client, snapshot, previous, wanted, Step(), (), clock)
-    step = next_step(plan.targets, plan.rendered, snapshot.observed)
+    now = clock()
+    before = restart_history(previous)
+    history = restarts(plan.targets, snapshot.observed, plan.layout.strategy is SharingStrategy.MPS, before, now)
+    again = frozenset(index for index, restart in history.items() if restart.last == now)
+    step = next_step(plan.targets, plan.rendered, snapshot.observed, again)
     problems = tuple(await carry_out(client, namespace, step, snapshot.observed))
     wanted = status(
-        plan.subject, plan.layout, plan.problems, plan.targets, plan.rendered, snapshot.observed, previous, clock()
+        plan.subject, plan.layout, plan.problems, plan.targets, plan.rendered, snapshot.observed, previous, now
     )
+    wanted = with_restarts(wanted, history)
     for problem in problems[:1]:
         wanted = with_write_failure(wanted, problem, previous, plan.subject.generation, clock())
     return await _finish(client, snapshot, previous, wanted, step, problems, clock)

@@ -131,7 +131,7 @@ def test_wide_adds_processes(capsys: Capture) -> None:
     [
         (["--strict"], 1),
         (["--card", "h200"], 0),
-        (["--card", "l40s"], 0),
+        (["--card", "l40s"], 1),
         (["--card", "81559Mi"], 0),
         (["--held", "0=6%"], 0),
         (["--held", "0=7%"], 1),

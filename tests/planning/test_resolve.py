@@ -46,7 +46,7 @@ def test_the_catalogue_fills_in_what_the_user_left_out() -> None:
     assert layout.pipeline == "qwen3_omni"
     thinker = next(stage for stage in layout.stages if stage.name == "thinker")
     assert (thinker.slots, thinker.budget, thinker.engine) == ((0,), Share(Fraction(78, 100)), True)
-    assert check(layout) == ()
+    assert [problem.reason for problem in check(layout)] == [Reason.BUDGET_TIGHT], "the estimate, and nothing else"
 
 
 def test_each_stage_is_a_process_of_its_own_unless_an_edge_must_stay_in_one() -> None:

@@ -92,7 +92,7 @@ def test_a_changed_share_replaces_the_claim_only_when_no_pod_is_left(colocated: 
     world = World()
     world.settle(plan_of(colocated))
     claim = world.claims["qwen3-omni-0"].uid
-    plan = plan_of(changed(colocated, thinker="70%"))
+    plan = plan_of(changed(colocated, thinker="75%"))
     world.step(plan)
     assert all(pod.deleting for pod in world.pods.values() if pod.component == "stage")
     assert world.claims["qwen3-omni-0"].uid == claim, "pods still hold it"
@@ -105,7 +105,7 @@ def test_replicas_are_replaced_one_at_a_time(colocated: dict[str, Any]) -> None:
     colocated["spec"]["replicas"] = 3
     world = World()
     world.settle(plan_of(colocated))
-    plan = plan_of(changed(colocated, thinker="70%"))
+    plan = plan_of(changed(colocated, thinker="75%"))
     for _ in range(60):
         world.step(plan)
         down = {pod.replica for pod in world.pods.values() if pod.deleting or not pod.ready}
@@ -156,7 +156,7 @@ def test_an_evicted_pod_is_replaced(colocated: dict[str, Any]) -> None:
 def test_any_state_reached_by_interrupted_steps_comes_to_the_same_rest(colocated: dict[str, Any]) -> None:
     """The operator is killed between any two writes: each run loses a random part of its steps' writes."""
     colocated["spec"]["replicas"] = 2
-    first, second = plan_of(colocated), plan_of(changed(colocated, thinker="70%"))
+    first, second = plan_of(colocated), plan_of(changed(colocated, thinker="75%"))
     calm = World()
     calm.settle(second)
     for seed in range(60):

@@ -1,7 +1,6 @@
 """A document → what the operator would say of it: the same resolving and the same rules, and then what would help.
 
-What the model is known to need is set beside the rules as advice; it never changes their verdict, except that strict
-mode refuses whatever has a warning.
+The command line adds pictures and remedies, and what is known of the model to both; it never changes a verdict.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omni_operator.api.names import API_VERSION, GROUP, KIND
 from omni_operator.api.quantities import QuantityError, parse_amount, parse_budget
@@ -18,15 +17,13 @@ from omni_operator.catalogue import Card, cards
 from omni_operator.cli.documents import BadInput, Document, Path, Place
 from omni_operator.cli.edits import edited
 from omni_operator.cli.schema import faults, show, view
-from omni_operator.planning.budget import Verdict, check, check_names, verdict
+from omni_operator.planning.budget import Verdict, check_model, verdict
 from omni_operator.planning.changes import Floor, Lighter, Remedy
-from omni_operator.planning.layout import Layout, Neighbour, Problem, Severity, refused
+from omni_operator.planning.estimate_need import Workload, kv_room, stage_need
+from omni_operator.planning.layout import Layout, Neighbour, Problem, Stage, refused
 from omni_operator.planning.pictures import Split
 from omni_operator.planning.remedies import remedies
 from omni_operator.planning.resolve import resolve
-
-if TYPE_CHECKING:
-    from omni_operator.catalogue import ModelSize
 
 _FIELD = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)|\[([^\]]+)\]")
 
@@ -53,8 +50,6 @@ class Judgement:
     problems: tuple[Problem, ...]
     model: str = ""
     """Its hub id or path."""
-    advice: tuple[Problem, ...] = ()
-    """What the estimate says, where the model's size is known."""
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
     split: Split = field(default_factory=dict)
@@ -79,30 +74,23 @@ def judge(document: Document, options: Options) -> Judgement:
         raise BadInput("\n".join(_fault_lines(document, found)), document.place(("spec", *found[0].path)))
     name = str((manifest.get("metadata") or {}).get("name") or "")
     resolution = resolve(view(spec))
-    layout = resolution.layout
-    if layout is None:
-        problems = resolution.problems
-        places = _places(document, problems)
-        return Judgement(name, document.place(()).source, None, problems, spec["model"]["id"], places=places)
-    layout = replace(layout, neighbours=_neighbours(options.held))
-    problems = (*check(layout), *check_names(name or "omni-model", layout), *resolution.problems)
-    judged = judged_layout(name, document.place(()).source, layout, problems, spec["model"]["id"], options.strict)
+    if resolution.layout is not None:
+        held = replace(resolution.layout, neighbours=_neighbours(options.held))
+        resolution = replace(resolution, layout=held)
+    problems = check_model(name or "omni-model", resolution, strict=options.strict)
+    judged = judged_layout(name, document.place(()).source, resolution.layout, problems, spec["model"]["id"])
     return replace(judged, places=_places(document, judged.problems))
 
 
 def judged_layout(
-    name: str, source: str, layout: Layout, problems: tuple[Problem, ...], model: str, strict: bool
+    name: str, source: str, layout: Layout | None, problems: tuple[Problem, ...], model: str
 ) -> Judgement:
-    """A layout with its problems: advice and remedies added."""
-    size = _size_of(model)
-    advice, split, floor, lighter = _estimated(layout, size)
-    if strict:
-        problems = tuple(_strict(problem) for problem in (*problems, *advice))
-        advice = ()
-    order = {Severity.ERROR: 0, Severity.QUESTION: 1, Severity.WARNING: 2}
-    problems = tuple(sorted(problems, key=lambda problem: order[problem.severity]))
+    """A layout with its problems: what is known of the model, and remedies, added."""
+    if layout is None:
+        return Judgement(name, source, None, problems, model)
+    split, floor, lighter = _estimated(layout)
     offered = remedies(layout, floor=floor, lighter=lighter) if refused(problems) else ()
-    return Judgement(name, source, layout, problems, model, advice, offered, split=split)
+    return Judgement(name, source, layout, problems, model, offered, split=split)
 
 
 def is_omnimodel(data: Any) -> bool:
@@ -179,20 +167,11 @@ def _neighbours(held: tuple[str, ...]) -> tuple[Neighbour, ...]:
     return tuple(found)
 
 
-def _size_of(model: str) -> ModelSize | None:
-    from omni_operator.catalogue import model_sizes
-
-    return model_sizes().get(model.lower())
-
-
-def _estimated(
-    layout: Layout, size: ModelSize | None
-) -> tuple[tuple[Problem, ...], Split, Floor | None, Lighter | None]:
-    """Problems, weights and KV cache by stage, and how far a stage can shrink; nothing where the size is not known."""
+def _estimated(layout: Layout) -> tuple[Split, Floor | None, Lighter | None]:
+    """Weights and KV cache by stage, and how far a stage can shrink; nothing where the size is not known."""
+    size = layout.size
     if size is None or layout.card is None:
-        return (), {}, None, None
-    from omni_operator.planning.estimate import Workload, check_estimate, kv_room, stage_need
-
+        return {}, None, None
     workload = Workload()
     split: dict[str, tuple[int, int]] = {}
     for stage in layout.stages:
@@ -201,20 +180,16 @@ def _estimated(
             room = kv_room(layout, stage, size, workload)
             split[stage.name] = (need.weights, max(0, room.size) if room else 0)
 
-    def floor(stage: Any, where: Layout) -> int | None:
+    def floor(stage: Stage, where: Layout) -> int | None:
         need = stage_need(where, stage, size, workload)
         return None if need is None else need.fixed + int(need.token) + 1
 
-    def lighter(stage: Any, where: Layout) -> int | None:
+    def lighter(stage: Stage, where: Layout) -> int | None:
         need = stage_need(where, stage, size, workload)
         heavy = bool(need) and any(component.dtype in ("bf16", "fp16") for component in size.of_stage(stage.name))
         return need.weights // 2 if need is not None and heavy and stage.engine else None
 
-    return check_estimate(layout, size, workload), split, floor, lighter
-
-
-def _strict(problem: Problem) -> Problem:
-    return replace(problem, severity=Severity.ERROR) if problem.severity is Severity.WARNING else problem
+    return split, floor, lighter
 
 
 def _fault_lines(document: Document, found: Any) -> list[str]:

@@ -97,9 +97,7 @@ def judgement_lines(judgement: Judgement, canvas: Canvas, wide: bool) -> list[Li
             lines += [[Span("")], *wrapped([Span("On the CPU: ", DIM), Span(", ".join(elsewhere))], canvas.columns, 2)]
     lines += [[Span("")], *_verdict_lines(judgement, canvas)]
     for problem in joined(judgement.problems):
-        lines += _problem_lines(problem, judgement, canvas, advice=False)
-    for problem in joined(judgement.advice):
-        lines += _problem_lines(problem, judgement, canvas, advice=True)
+        lines += _problem_lines(problem, judgement, canvas)
     return [*lines, *_remedy_lines(judgement, canvas), *_note_lines(judgement, canvas)]
 
 
@@ -189,11 +187,10 @@ def _verdict_lines(judgement: Judgement, canvas: Canvas) -> list[Line]:
     return wrapped([Span(word, style), Span(sums, DIM)], canvas.columns, 2)
 
 
-def _problem_lines(problem: Problem, judgement: Judgement, canvas: Canvas, advice: bool) -> list[Line]:
+def _problem_lines(problem: Problem, judgement: Judgement, canvas: Canvas) -> list[Line]:
     style = {Severity.ERROR: BAD, Severity.QUESTION: UNSURE, Severity.WARNING: UNSURE}[problem.severity]
     place = judgement.places.get(problem.field)
-    head = f"{problem.reason}{' (estimate)' if advice else ''}: "
-    words: Line = [Span(f"  {head}", style), Span(problem.message)]
+    words: Line = [Span(f"  {problem.reason}: ", style), Span(problem.message)]
     if problem.remedy:
         words.append(Span(f" {problem.remedy}", PLAIN))
     if place is not None:

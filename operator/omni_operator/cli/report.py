@@ -24,7 +24,6 @@ def _plan(judgement: Judgement) -> dict[str, Any]:
         "source": judgement.source,
         "verdict": str(judgement.verdict),
         "problems": [_problem(problem, judgement) for problem in judgement.problems],
-        "advice": [_problem(problem, judgement) for problem in judgement.advice],
         "remedies": [_remedy(remedy) for remedy in judgement.remedies],
         "notes": list(judgement.notes),
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from omni_operator.catalogue import model_sizes
 from omni_operator.cli.documents import MAX_BYTES, BadInput, Document, Place, decode, read
 from omni_operator.cli.judge import Judgement, Options, is_manifest, is_omnimodel, judge, judged_layout, smallest_card
 from omni_operator.planning.budget import check
@@ -64,7 +65,8 @@ def _imported(name: str, source: str, text: str, document: Document, options: Op
         raise BadInput(problem.message, Place(problem.source or source, problem.line, problem.column)) from None
     model = str(imported.manifest["spec"].get("model", {}).get("id", ""))
     title = str(imported.manifest["metadata"]["name"])
-    judged = judged_layout(title, source, imported.layout, check(imported.layout), model, options.strict)
+    layout = replace(imported.layout, size=imported.layout.size or model_sizes().get(model.lower()))
+    judged = judged_layout(title, source, layout, check(layout, strict=options.strict), model)
     notes = (f"Imported: {imported.form.value}.", *(str(note) for note in imported.notes))
     return replace(judged, notes=notes, imported=True)
 

@@ -6,14 +6,15 @@ The CLI, the webhook and the controller all call `check`, so their answers canno
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import StrEnum
 
 from omni_operator.api.names import MAX_POD_NAME, stage_pod_name
 from omni_operator.api.reasons import Reason
 from omni_operator.planning.layout import Layout, Problem, Problems, Severity, refused
-from omni_operator.planning.rules import memory, sharing, slots
+from omni_operator.planning.resolve import Resolution
+from omni_operator.planning.rules import memory, model, sharing, slots
 
 Rule = Callable[[Layout], Problems]
 
@@ -42,6 +43,7 @@ REFUSING: tuple[Rule, ...] = (
     sharing.mps_clients,
     sharing.compute_percentage_needs_mps,
     slots.pod_names_distinct,
+    model.weights_within_budget,
 )
 """Whatever one of these finds is an error or a question."""
 WARNING: tuple[Rule, ...] = (
@@ -49,6 +51,7 @@ WARNING: tuple[Rule, ...] = (
     sharing.copies_capped,
     sharing.shares_enforced,
     memory.headroom,
+    model.model_has_room,
 )
 """Whatever one of these finds is accepted, and said."""
 RULES = (*REFUSING, *WARNING)
@@ -70,10 +73,15 @@ def check(layout: Layout, *, strict: bool = False) -> tuple[Problem, ...]:
 
     `strict` makes every warning an error, for pipelines where a full card must not pass.
     """
-    found = [problem for rule in RULES for problem in rule(layout)]
-    if strict:
-        found = [_as_error(problem) for problem in found]
-    return tuple(sorted(found, key=lambda problem: _ORDER[problem.severity]))
+    return _ordered((problem for rule in RULES for problem in rule(layout)), strict)
+
+
+def check_model(name: str, resolution: Resolution, *, strict: bool = False) -> tuple[Problem, ...]:
+    """All that is wrong with an OmniModel of that name, worst first: the one verdict of CLI, webhook and controller."""
+    layout = resolution.layout
+    if layout is None:
+        return _ordered(resolution.problems, strict)
+    return _ordered((*check(layout), *check_names(name, layout), *resolution.problems), strict)
 
 
 def accepted(layout: Layout) -> bool:
@@ -105,6 +113,11 @@ def check_names(model: str, layout: Layout) -> Problems:
                 "metadata.name",
                 remedy=f"Shorten the OmniModel's name by {len(pod) - MAX_POD_NAME}.",
             )
+
+
+def _ordered(problems: Iterable[Problem], strict: bool) -> tuple[Problem, ...]:
+    found = [_as_error(problem) for problem in problems] if strict else problems
+    return tuple(sorted(found, key=lambda problem: _ORDER[problem.severity]))
 
 
 def _as_error(problem: Problem) -> Problem:

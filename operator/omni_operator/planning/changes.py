@@ -23,11 +23,13 @@ class Kind(IntEnum):
 
     DECLARE = 1
     """Say what a stage may take that said nothing."""
-    SHRINK = 2
-    MOVE = 3
-    ADD_SLOT = 4
-    FP8 = 5
-    BIGGER_CARD = 6
+    RAISE = 2
+    """Give a stage what its weights need."""
+    SHRINK = 3
+    MOVE = 4
+    ADD_SLOT = 5
+    FP8 = 6
+    BIGGER_CARD = 7
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Change:
 
     stage: str
     field: str
-    """`gpuMemory`, `kvCache` and `gpus` of a stage; `gpus.card` of the model."""
+    """`gpuMemory`, `kvCache`, `gpus` and `engineArgs.…` of a stage; `gpus.card` of the model."""
     old: object
     new: object
 
@@ -74,7 +76,10 @@ def applied(spec: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, Any
             found = next((stage for stage in stages if stage.get("name") == change.stage), None)
             if found is None:
                 stages.append(found := {"name": change.stage})
-            found[change.field] = value
+            *outer, field = change.field.split(".")
+            for part in outer:
+                found = found.setdefault(part, {})
+            found[field] = value
         else:
             gpus = result.setdefault("gpus", {})
             gpus.pop("memory", None)

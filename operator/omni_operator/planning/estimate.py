@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import ceil
 
-from omni_operator.api.quantities import MIB, Amount, format_bytes, format_percent
+from omni_operator.api.quantities import MIB, Amount, format_bytes
 from omni_operator.api.reasons import Reason
 from omni_operator.catalogue.cards import Card, cards
 from omni_operator.catalogue.sizes import ModelSize
@@ -26,10 +25,12 @@ from omni_operator.planning.estimate_need import (
     StageNeed,
     Workload,
     kv_room,
+    smallest_budget,
     stage_need,
     stage_needs,
 )
 from omni_operator.planning.layout import Layout, Problem, Severity, Stage, refused
+from omni_operator.planning.rules.model import raised
 
 __all__ = [
     "HELD_BACK",
@@ -145,7 +146,7 @@ def cards_that_fit(
     found = []
     for card in sorted(candidates or cards().values(), key=lambda card: (card.memory, card.name)):
         moved = replace(layout, card=card)
-        problems = check(with_needs(moved, size, workload)) + check_estimate(moved, size, workload)
+        problems = check(replace(with_needs(moved, size, workload), size=None)) + check_estimate(moved, size, workload)
         found.append(CardFit(card, problems))
     return tuple(found)
 
@@ -181,11 +182,6 @@ def room_for(layout: Layout, name: str, size: ModelSize, workload: Workload | No
         left = 1  # A budget is above 0; what it leaves for the cache is below it all the same.
     rest = replace(stage, budget=Amount(left // stage.copies_per_slot or 1))
     return kv_room(layout, rest, size, workload)
-
-
-def smallest_budget(need: StageNeed, card: Card) -> Fraction:
-    """The smallest share of the card, in tenths of a percent, that gives the stage what it needs; above 1 none does."""
-    return Fraction(ceil(Fraction(need.capped, card.memory) * 1000), 1000)
 
 
 def _line(layout: Layout, card: Card, stage: Stage, size: ModelSize, workload: Workload) -> Line:
@@ -264,7 +260,7 @@ def _problem(reason: Reason, severity: Severity, stage: Stage, card: Card, need:
         stages=(stage.name,),
         needed=need.capped,
         available=budget,
-        remedy=_raise(stage, card, need),
+        remedy=raised(stage, need, card),
     )
 
 
@@ -272,13 +268,3 @@ def _apart(budget: int, needed: int) -> tuple[str, str]:
     """Both amounts, precise enough to differ; the smaller rounded down and the bigger up."""
     texts = format_bytes(budget), format_bytes(needed)
     return texts if texts[0] != texts[1] else (f"{budget // MIB}Mi", f"{-(-needed // MIB)}Mi")
-
-
-def _raise(stage: Stage, card: Card, need: StageNeed) -> str:
-    share = smallest_budget(need, card)
-    if share > 1:
-        return f"No share of a {card.name} is enough; split {stage.name} over more gpus, or choose a bigger card."
-    wanted = format_percent(share)
-    if isinstance(stage.budget, Amount):
-        wanted = f"{-(-need.capped // MIB)}Mi"
-    return f"Raise gpuMemory of {stage.name} from {stage.budget} to {wanted}; lowering it makes it worse."

@@ -15,6 +15,7 @@ from math import ceil
 from typing import Any
 
 from omni_operator.api.quantities import MIB
+from omni_operator.catalogue.cards import Card
 from omni_operator.catalogue.shapes import ShapeError, dtype_name
 from omni_operator.catalogue.sizes import Component, ModelSize
 from omni_operator.planning.layout import Layout, Stage
@@ -179,6 +180,11 @@ def kv_room(layout: Layout, stage: Stage, size: ModelSize, workload: Workload | 
         return None
     rest = stage.budget.bytes_of(layout.card.memory) - need.fixed
     return KvRoom(stage.name, rest if stage.kv_cache is None else min(rest, stage.kv_cache), need.token)
+
+
+def smallest_budget(need: StageNeed, card: Card) -> Fraction:
+    """The smallest share of the card, in tenths of a percent, that gives the stage what it needs; above 1 none does."""
+    return Fraction(ceil(Fraction(need.capped, card.memory) * 1000), 1000)
 
 
 def encoder_reserve(layout: Layout, stage: Stage) -> Fraction:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from omni_operator.api.enums import Placement, SharingBackend, SharingStrategy
 from omni_operator.api.quantities import Amount, Budget, Share
 from omni_operator.api.reasons import Reason
-from omni_operator.catalogue import Card
+from omni_operator.catalogue import Card, ModelSize
 
 T = TypeVar("T")
 
@@ -112,6 +112,8 @@ class Layout:
     neighbours: tuple[Neighbour, ...] = ()
     """What others hold of the cards."""
     device_plugin: DevicePlugin = DevicePlugin()
+    size: ModelSize | None = None
+    """How big the model is that is loaded, where that is known."""
 
     @property
     def mps(self) -> bool:

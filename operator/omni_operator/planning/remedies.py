@@ -31,6 +31,7 @@ from omni_operator.planning.changes import (
 )
 from omni_operator.planning.declaring import declarations
 from omni_operator.planning.layout import Layout, Severity, Stage
+from omni_operator.planning.rules.model import with_weights
 from omni_operator.planning.rules.slots import MAX_CLAIM_RESULTS
 from omni_operator.planning.shrink import largest_fitting_budget
 from omni_operator.planning.shrinking import can_live_on, overbooked, shrinks, smaller_kv_caches
@@ -56,6 +57,7 @@ def remedies(
     needs = floor or nothing_known
     found = [
         *declarations(layout, needs),
+        *_raises(layout),
         *shrinks(layout, needs),
         *smaller_kv_caches(layout),
         *_moves(layout),
@@ -68,6 +70,17 @@ def remedies(
         if accepted(remedy.layout):
             best.setdefault(tuple(map(str, remedy.changes)), remedy)
     return tuple(_varied(list(best.values()), most))
+
+
+def _raises(layout: Layout) -> Iterator[Remedy]:
+    """Give every stage that cannot hold its weights what it needs."""
+    raised = with_weights(layout)
+    grown = [(old, new) for old, new in zip(layout.stages, raised.stages, strict=True) if old.budget != new.budget]
+    if not grown:
+        return
+    changes = tuple(Change(new.name, "gpuMemory", old.budget, new.budget) for old, new in grown)
+    cost = sum((size_of(raised, new) - size_of(layout, old) for old, new in grown), Fraction(0))
+    yield Remedy(Kind.RAISE, "Raise " + ", ".join(map(str, changes)), changes, raised, cost)
 
 
 def _rank(remedy: Remedy) -> tuple[int, int, Fraction, str]:
@@ -130,17 +143,14 @@ def _fp8(layout: Layout, floor: Floor, lighter: Lighter) -> Iterator[Remedy]:
             lost = stage.budget.bytes_of(layout.card.memory) - wanted.bytes_of(layout.card.memory)
             if lost > saved:
                 continue
+            lighter_stage = replace(stage, budget=wanted, engine_args={**stage.engine_args, "quantization": "fp8"})
             remedy = changed_remedy(
-                Kind.FP8,
-                layout,
-                {stage.name: replace(stage, budget=wanted)},
-                loss_of(stage, wanted),
-                nothing_known,
+                Kind.FP8, layout, {stage.name: lighter_stage}, loss_of(stage, wanted), nothing_known
             )
+            quantized = Change(stage.name, "engineArgs.quantization", None, "fp8")
             title = f"Use FP8 weights for {stage.name}, which saves {format_bytes(saved)}, and its gpuMemory {wanted}"
-            yield replace(
-                remedy, title=title, note="Needs an FP8 checkpoint of the model, and a card that computes FP8."
-            )
+            note = "Quantized while it loads; an FP8 checkpoint of the model as spec.model.id loads faster."
+            yield replace(remedy, title=title, note=note, changes=(*remedy.changes, quantized))
 
 
 def _bigger_cards(layout: Layout) -> Iterator[Remedy]:
@@ -150,7 +160,8 @@ def _bigger_cards(layout: Layout) -> Iterator[Remedy]:
     """
     if layout.card is None or not layout.slots:
         return
-    as_bytes = replace(layout, stages=tuple(_in_bytes(stage, layout.card) for stage in layout.stages))
+    card = layout.card
+    as_bytes = replace(layout, stages=tuple(_in_bytes(stage, card) for stage in with_weights(layout).stages))
     for card in cards().values():
         if card.memory <= layout.card.memory or "mig" in card.name:
             continue

@@ -13,17 +13,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from omni_operator.api.enums import Placement, SharingBackend, SharingStrategy
+from omni_operator.api.enums import DeviceKind, Placement, SharingBackend, SharingStrategy
 from omni_operator.api.quantities import GIB, MIB, Budget, QuantityError, parse_amount, parse_budget, parse_percent
 from omni_operator.api.reasons import Reason
 from omni_operator.catalogue import (
     Card,
+    ModelSize,
     Pipeline,
     StageDefault,
     Variant,
     cards,
     cards_without_memory,
     known_models,
+    model_sizes,
     pipelines,
 )
 from omni_operator.planning.layout import Layout, Problem, Severity, Stage
@@ -102,8 +104,18 @@ def resolve(spec: OmniModelSpec) -> Resolution:
         process_local_edges=variant.process_local_edges,
         apart=variant.apart,
         together=variant.together,
+        size=_size_of(spec, pipeline),
     )
     return Resolution(_with_concrete_sharing(layout), tuple(problems.found))
+
+
+def _size_of(spec: OmniModelSpec, pipeline: Pipeline) -> ModelSize | None:
+    """Where the model's weights are loaded onto GPUs, and by the pipeline that its size is known for."""
+    development = spec.development
+    if development is not None and (development.device == DeviceKind.CPU or development.hold is not None):
+        return None
+    known = known_models().get(spec.model.id.lower())
+    return model_sizes().get(spec.model.id.lower()) if known is not None and known.pipeline == pipeline.name else None
 
 
 def parse_duration(text: str) -> int:

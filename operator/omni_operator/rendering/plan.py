@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from omni_operator.api.reasons import Reason
 from omni_operator.api.v1alpha1 import OmniModelSpec
-from omni_operator.planning.budget import check, check_names
+from omni_operator.planning.budget import check_model
 from omni_operator.planning.conditions import Subject
 from omni_operator.planning.layout import Layout, Problem, refused
 from omni_operator.planning.resolve import resolve
@@ -39,11 +39,9 @@ def plan_for(model: Mapping[str, Any], settings: Settings) -> Plan | tuple[Probl
         return tuple(_invalid(error))
     meta = model["metadata"]
     resolution = resolve(spec)
-    if resolution.layout is None:
-        return resolution.problems
+    problems = check_model(meta["name"], resolution)
     layout = resolution.layout
-    problems = (*check(layout), *check_names(meta["name"], layout), *resolution.problems)
-    if refused(problems):
+    if layout is None or refused(problems):
         return problems
     subject = subject_of(model, spec)
     targets = tuple(replica_target(meta["name"], layout, index) for index in range(subject.replicas))

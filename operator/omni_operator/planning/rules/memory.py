@@ -12,6 +12,7 @@ from fractions import Fraction
 from omni_operator.api.quantities import Amount, format_bytes, format_percent
 from omni_operator.api.reasons import Reason
 from omni_operator.planning.layout import Layout, Problem, Problems, Severity, SlotUse, Stage
+from omni_operator.planning.rules.model import holds_weights
 from omni_operator.planning.rules.wording import bytes_available, bytes_needed, listed, others, quantity
 from omni_operator.planning.shrink import largest_fitting_budget
 
@@ -123,7 +124,7 @@ def sum_within_limit(layout: Layout) -> Problems:
 
 
 def _smallest_cut(layout: Layout, use: SlotUse) -> str:
-    """Which one stage, lowered, makes it fit: the biggest loses least of itself."""
+    """Which one stage, lowered, makes it fit: the biggest loses least of itself, but for one that needs it all."""
     for name in use.shares:
         stage = next((stage for stage in use.stages if stage.name == name), None)
         if stage is None:
@@ -131,6 +132,8 @@ def _smallest_cut(layout: Layout, use: SlotUse) -> str:
         wanted = largest_fitting_budget(layout, stage)
         if wanted is None:
             break
+        if not holds_weights(layout, stage, wanted):
+            continue
         return f"Smallest change: lower gpuMemory of {name} from {stage.budget} to {wanted}."
     return f"No single stage can give that much; move a stage away from GPU {use.slot}."
 

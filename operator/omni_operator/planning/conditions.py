@@ -17,18 +17,22 @@ from omni_operator.planning.layout import Layout, Problem, Severity, SlotUse, re
 from omni_operator.planning.observed import Device, Observed, ObservedPod
 from omni_operator.planning.rollout import Rendered, turn
 from omni_operator.planning.targets import PodTarget, ReplicaTarget
+from omni_stage.contract import ExitCode
 
 DEFAULT_PORT = 8000
 MAX_MESSAGE = 1000
 """Characters of a reason or message taken over from elsewhere."""
 
 EXIT_REASONS: Mapping[int, tuple[Reason, str]] = {
-    71: (Reason.OUT_OF_BUDGET, "asked for more GPU memory than its share; raise its gpuMemory or lower its load"),
-    72: (Reason.GPU_FAULT, "a fatal CUDA error or a lost MPS server"),
-    75: (Reason.STAGE_START_TIMEOUT, "was not ready within its startupTimeout"),
-    78: (Reason.BAD_CONFIG, "its configuration is not usable"),
+    ExitCode.OUT_OF_BUDGET: (
+        Reason.OUT_OF_BUDGET,
+        "asked for more GPU memory than its share; raise its gpuMemory or lower its load",
+    ),
+    ExitCode.CUDA_FAULT: (Reason.GPU_FAULT, "a fatal CUDA error or a lost MPS server"),
+    ExitCode.START_TIMEOUT: (Reason.STAGE_START_TIMEOUT, "was not ready within its startupTimeout"),
+    ExitCode.BAD_CONFIG: (Reason.BAD_CONFIG, "its configuration is not usable"),
 }
-"""By the stage container's exit codes (`omni_stage.contract.ExitCode`)."""
+"""Other ends are `StageFailed`."""
 
 
 @dataclass(frozen=True)

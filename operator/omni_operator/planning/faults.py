@@ -14,9 +14,8 @@ from datetime import datetime, timedelta
 
 from omni_operator.planning.observed import Observed, ObservedPod
 from omni_operator.planning.targets import ReplicaTarget
+from omni_stage.contract import ExitCode
 
-CUDA_FAULT = 72
-"""`omni_stage.contract.ExitCode.CUDA_FAULT`."""
 KILLED = 137
 """Ended by SIGKILL. Under MPS the client could not detach, which may leave the server in a faulted state."""
 FIRST_DELAY = timedelta(seconds=10)
@@ -40,7 +39,11 @@ def group_fault(target: ReplicaTarget, observed: Observed, mps: bool) -> str | N
     for pod in target.pods:
         seen = observed.pods.get(pod.name)
         if pod.slots and seen is not None and _faulted(seen, mps):
-            what = "a fatal CUDA error or a lost MPS server" if seen.exit_code == CUDA_FAULT else "killed under MPS"
+            what = (
+                "a fatal CUDA error or a lost MPS server"
+                if seen.exit_code == ExitCode.CUDA_FAULT
+                else "killed under MPS"
+            )
             said = f": {seen.exit_message}" if seen.exit_message else ""
             return f"{pod.process} ended with exit code {seen.exit_code}, {what}{said}"
     return None
@@ -73,5 +76,5 @@ def delay(count: int) -> timedelta:
 
 
 def _faulted(pod: ObservedPod, mps: bool) -> bool:
-    ended = pod.exit_code == CUDA_FAULT or (mps and pod.exit_code == KILLED)
+    ended = pod.exit_code == ExitCode.CUDA_FAULT or (mps and pod.exit_code == KILLED)
     return ended and not pod.ready and not pod.deleting

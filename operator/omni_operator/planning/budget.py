@@ -55,6 +55,7 @@ WARNING: tuple[Rule, ...] = (
 )
 """Whatever one of these finds is accepted, and said."""
 RULES = (*REFUSING, *WARNING)
+_AFTER_THE_SUMS = tuple(rule for rule in REFUSING if rule is not memory.sum_within_limit)
 
 _ORDER = {Severity.ERROR: 0, Severity.QUESTION: 1, Severity.WARNING: 2}
 
@@ -92,7 +93,7 @@ def accepted(layout: Layout) -> bool:
     """
     if any(use.exceeds(layout.limit) for use in layout.uses.values()):
         return False
-    return all(next(rule(layout), None) is None for rule in REFUSING)
+    return all(next(rule(layout), None) is None for rule in _AFTER_THE_SUMS)
 
 
 def verdict(problems: tuple[Problem, ...]) -> Verdict:

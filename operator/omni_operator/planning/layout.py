@@ -133,12 +133,22 @@ class Layout:
     @kept
     def slots(self) -> tuple[int, ...]:
         """All slots in use, rising."""
-        return tuple(sorted({slot for stage in self.stages for slot in stage.slots}))
+        return tuple(sorted(self._on_slots))
 
     @kept
     def uses(self) -> Mapping[int, SlotUse]:
         """What is asked for of each slot, rising."""
         return {slot: SlotUse(self, slot) for slot in self.slots}
+
+    @kept
+    def _on_slots(self) -> Mapping[int, list[Stage]]:
+        found: dict[int, list[Stage]] = {}
+        for stage in self.stages:
+            for slot in stage.slots:
+                there = found.setdefault(slot, [])
+                if not there or there[-1] is not stage:
+                    there.append(stage)
+        return found
 
     @kept
     def _by_process(self) -> Mapping[str, tuple[Stage, ...]]:
@@ -149,7 +159,7 @@ class Layout:
 
     def on_slot(self, slot: int) -> tuple[Stage, ...]:
         """Stages that use a slot, in pipeline order."""
-        return tuple([stage for stage in self.stages if slot in stage.slots])
+        return tuple(self._on_slots.get(slot, ()))
 
     def processes(self) -> Mapping[str, tuple[Stage, ...]]:
         """Stages by process, in pipeline order. A process is a pod."""
@@ -216,7 +226,10 @@ class SlotUse:
     def _known(self) -> Mapping[str, Fraction]:
         known: dict[str, Fraction] = {}
         for stage in self.stages:
-            if (share := self.share_of(stage)) is not None:
+            budget = stage.budget
+            # The usual case without a call, since every verdict begins here.
+            share = budget.value if type(budget) is Share and stage.copies == 1 else self.share_of(stage)
+            if share is not None:
                 known[stage.name] = share
         for neighbour in self.neighbours:
             if (share := self._share(neighbour.footprint)) is not None:
@@ -231,9 +244,9 @@ class SlotUse:
     @kept
     def _sum(self) -> tuple[int, int]:
         """Numerator and denominator of the sum: one sum of integers, as exact as one of fractions, and much faster."""
-        shares = self._known.values()
-        common = lcm(*[share.denominator for share in shares])
-        return sum([share.numerator * (common // share.denominator) for share in shares]), common
+        ratios = [share.as_integer_ratio() for share in self._known.values()]
+        common = lcm(*[denominator for _, denominator in ratios])
+        return sum([numerator * (common // denominator) for numerator, denominator in ratios]), common
 
     @kept
     def total(self) -> Fraction:
@@ -243,7 +256,8 @@ class SlotUse:
     def exceeds(self, limit: Fraction) -> bool:
         """Whether the sum is above a limit."""
         numerator, denominator = self._sum
-        return numerator * limit.denominator > limit.numerator * denominator
+        most, of = limit.as_integer_ratio()
+        return numerator * of > most * denominator
 
     @property
     def without_budget(self) -> tuple[Stage, ...]:

@@ -177,9 +177,10 @@ def split_stage_alone(layout: Layout) -> Problems:
 
 def pod_names_distinct(layout: Layout) -> Problems:
     """`a_b` and `a-b` would be the same pod."""
-    names = [stage_pod_name("", 0, process) for process in layout.processes()]
-    if len(set(names)) == len(names):
+    processes = layout.processes()
+    if len({process.replace("_", "-").lower() for process in processes}) == len(processes):
         return
+    names = [stage_pod_name("", 0, process) for process in processes]
     for name, process in zip(names, layout.processes(), strict=True):
         if names.count(name) > 1:
             yield Problem(

@@ -26,7 +26,7 @@ MAX_MESSAGE = 1000
 EXIT_REASONS: Mapping[int, tuple[Reason, str]] = {
     ExitCode.OUT_OF_BUDGET: (
         Reason.OUT_OF_BUDGET,
-        "asked for more GPU memory than its share; raise its gpuMemory or lower its load",
+        "needs more GPU memory than its share; raise gpuMemory or lower its load",
     ),
     ExitCode.CUDA_FAULT: (Reason.GPU_FAULT, "a fatal CUDA error or a lost MPS server"),
     ExitCode.START_TIMEOUT: (Reason.STAGE_START_TIMEOUT, "was not ready within its startupTimeout"),

@@ -86,6 +86,7 @@ def test_cards_of_24_gb_split_the_thinker() -> None:
     found = solved(solve(qwen(), size_of(QWEN), cards()["rtx-4090"], workload=VIDEO))
     assert len(slots(found)["thinker"]) == 4
     assert found.gpus == 4, "upstream lets the talker meet a thinker that is split"
+    assert all(use.total <= Fraction(94, 100) for use in found.layout.uses.values())
     assert "split over 4 GPUs" in next(p.reason for p in found.placements if p.stage == "thinker")
 
 
@@ -170,6 +171,7 @@ def test_every_known_model_is_solved_on_every_card_well_under_a_second(model: st
         assert time.perf_counter() - started < 0.5
         if isinstance(result, Solution):
             assert not [p for p in check(result.layout) if p.severity is Severity.ERROR]
+            assert all(use.total <= Fraction(94, 100) for use in result.layout.uses.values())
 
 
 def fewest_by_trying_all(sizes: list[int], apart: tuple[tuple[int, int], ...], most: int) -> int | None:

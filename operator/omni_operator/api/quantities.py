@@ -129,14 +129,16 @@ def format_percent(value: Fraction, unlike: Fraction | None = None) -> str:
 def format_bytes(value: int, unlike: int | None = None) -> str:
     """Kubernetes units: exact `Gi`, `Mi` or `Ki` where short, otherwise one decimal of the bigger unit.
 
-    Where that would read the same as `unlike`, the amount it is compared with, it is exact instead.
+    Where that would read the same as `unlike`, the amount it is compared with, it is given in the biggest unit that
+    tells them apart, rounded down.
     """
     text = _short_bytes(value)
     if unlike is None or unlike == value or text != _short_bytes(unlike):
         return text
     for unit in ("Mi", "Ki"):
-        if value % _UNITS[unit] == 0:
-            return f"{value // _UNITS[unit]}{unit}"
+        size = _UNITS[unit]
+        if value % size == 0 or value // size != unlike // size:
+            return f"{value // size}{unit}"
     return str(value)
 
 

@@ -22,12 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.disable()  # A short run makes no garbage worth collecting, and collecting costs a tenth of the start.
     from omni_operator.cli.app import run
     from omni_operator.cli.documents import BadInput
+    from omni_operator.cli.paint import say
 
     try:
         code = run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except BadInput as problem:
-        sys.stderr.write(f"{problem}\n")
+        say(str(problem))
         return BAD_INPUT
     except SystemExit as end:  # argparse has said what is wrong, or shown its help.
         return end.code if isinstance(end.code, int) else 0

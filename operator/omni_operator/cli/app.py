@@ -37,7 +37,11 @@ COMMANDS = (
     Command("estimate", "what a model needs, stage by stage, and which cards can", "omni_operator.cli.estimate"),
     Command("solve", "slots and shares for a model on given cards", "omni_operator.cli.solve"),
     Command("import", "a file of sglang-omni or vLLM-Omni as an OmniModel", "omni_operator.cli.import_"),
+    Command("export", "an OmniModel as a file of sglang-omni", "omni_operator.cli.export"),
     Command("render", "the manifests that the operator would make", "omni_operator.cli.render"),
+    Command("status", "a live picture of a model in the cluster", "omni_operator.cli.status"),
+    Command("explain", "why it is as it is, and what to change", "omni_operator.cli.explain"),
+    Command("logs", "the log of a stage", "omni_operator.cli.logs"),
 )
 
 

@@ -1,7 +1,8 @@
 """What a model needs, stage by stage, where it goes, and which cards can.
 
-For OmniModels of a file, or for a known model by its hub id. Stages with a gpuMemory are taken as declared; the others
-as the model's size says.
+For OmniModels of a file, for a known model by its hub id, or for any model's folder: its config.json, its index and the
+headers of its safetensors files are read, no tensor. Stages with a gpuMemory are taken as declared; the others as the
+model's size says.
 
 exit code: 0 it fits, 1 it does not or its size is not known, 2 bad input
 """
@@ -38,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the estimates. Raises BadInput."""
     workload = Workload(arguments.context, arguments.requests)
-    found = targeting.targets(arguments.target, arguments.variant, tuple(arguments.card), tuple(arguments.set))
+    found = targeting.targets(arguments, tuple(arguments.card))
     canvas = canvas_for(sys.stdout)
     fits = True
     for target in found:
@@ -67,8 +68,8 @@ def lines(target: Target, workload: Workload, canvas: Canvas) -> list[Line]:
     result: list[Line] = [title, [Span(served, DIM)], [Span("")]]
     result += _needs(target, stage_needs(layout, target.size, workload), canvas)
     for account in accounts(layout, target.size, workload):
-        result += [[Span("")], *_account(account)]
-    result += _rooms(target, workload)
+        result += [[Span("")], *_account(account, canvas)]
+    result += _rooms(target, workload, canvas)
     for problem in check_estimate(layout, target.size, workload):
         style = BAD if problem.severity is Severity.ERROR else UNSURE
         words: Line = [Span(f"{problem.reason}: ", style), Span(f"{problem.message} {problem.remedy}")]
@@ -88,26 +89,29 @@ def _needs(target: Target, needs: object, canvas: Canvas) -> list[Line]:
     return table(rows, canvas)
 
 
-def _account(account: SlotAccount) -> list[Line]:
+def _account(account: SlotAccount, canvas: Canvas) -> list[Line]:
     verdict = f"{format_bytes(account.missing)} too many" if account.missing else "fits"
-    return [
-        [
-            Span(f"GPU {account.slot}", BOLD),
-            Span(f"  {format_bytes(account.needed, account.card)} of {format_bytes(account.card)}, "),
-            Span(verdict, BAD if account.missing else GOOD),
-            Span(f"  ({format_bytes(account.held_back)} of it held back for CUDA graphs and workspaces)", DIM),
-        ]
+    words: Line = [
+        Span(f"GPU {account.slot}", BOLD),
+        Span(f"  {format_bytes(account.needed, account.card)} of {format_bytes(account.card)}, "),
+        Span(verdict, BAD if account.missing else GOOD),
+        Span(f"  ({format_bytes(account.held_back)} of it held back for CUDA graphs and workspaces)", DIM),
     ]
+    return wrapped(words, canvas.columns, 2)
 
 
-def _rooms(target: Target, workload: Workload) -> list[Line]:
+def _rooms(target: Target, workload: Workload, canvas: Canvas) -> list[Line]:
     assert target.size is not None
     result: list[Line] = []
     for stage in target.layout.stages:
         room = room_for(target.layout, stage.name, target.size, workload) if stage.engine and stage.slots else None
         if room is not None:
             size = format_bytes(max(0, room.size))
-            result.append([Span(f"  {stage.name}: room for {room.tokens:,} tokens of KV cache ({size})")])
+            text = f"  {stage.name}: room for {room.tokens:,} tokens of KV cache ({size})"
+            if context := workload.context or target.size.context:
+                number = room.requests(context)
+                text += f", {number:,} request{'s' * (number != 1)} of {context:,} tokens at once"
+            result += wrapped([Span(text)], canvas.columns, 4)
     return [[Span("")], *result] if result else []
 
 

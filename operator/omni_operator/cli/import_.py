@@ -14,7 +14,8 @@ import sys
 import yaml
 
 from omni_operator.cli.documents import BadInput, Place
-from omni_operator.cli.paint import DIM, UNSURE, Canvas, Line, Span, canvas_for, wrapped
+from omni_operator.cli.judge import smallest_card
+from omni_operator.cli.paint import DIM, Line, Span, canvas_for, notes
 from omni_operator.cli.sources import STDIN, text_of
 
 
@@ -22,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     parser.add_argument("file", metavar="FILE", help="file, or - for standard input")
     parser.add_argument("--root", help="folder that base_config may read from (the file's own)")
-    parser.add_argument("--card", help="card that shares are planned on")
+    parser.add_argument("--card", help="card or memory that shares are planned on, such as h200 or 81559Mi")
     parser.add_argument("--model", help="hub id or path, where the file names none")
     parser.add_argument("--pipeline", help="pipeline of the catalogue, where it is not clear")
     parser.add_argument("--variant", help="variant of the pipeline, where it is not clear")
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from omni_operator.importing import ImportProblem, import_file, import_text
 
     wanted = {
-        "card": arguments.card,
+        "card": None if arguments.card is None else smallest_card([arguments.card]),
         "model": arguments.model,
         "pipeline": arguments.pipeline,
         "variant": arguments.variant,
@@ -54,15 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadInput(problem.message, place) from None
     sys.stdout.write(yaml.safe_dump(dict(imported.manifest), sort_keys=False, allow_unicode=True, width=120))
     canvas = canvas_for(sys.stderr)
-    sys.stderr.write(canvas.draw(_notes(imported.form.value, imported.notes, canvas)))
+    form: Line = [Span(f"form: {imported.form.value}", DIM)]
+    sys.stderr.write(canvas.draw([form, *notes(imported.notes, canvas)]))
     return 1 if imported.questions else 0
-
-
-def _notes(form: str, notes: object, canvas: Canvas) -> list[Line]:
-    lines: list[Line] = [[Span(f"form: {form}", DIM)]]
-    for note in notes:  # type: ignore[attr-defined]
-        asked = note.kind == "must-be-asked"
-        place = f"{note.field}: " if note.field else ""
-        words: Line = [Span(f"{note.kind}: ", UNSURE if asked else DIM), Span(place, DIM), Span(note.message)]
-        lines += wrapped(words, canvas.columns, 2)
-    return lines

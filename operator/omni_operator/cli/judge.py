@@ -24,6 +24,7 @@ from omni_operator.planning.layout import Layout, Neighbour, Problem, Stage, ref
 from omni_operator.planning.pictures import Split
 from omni_operator.planning.remedies import remedies
 from omni_operator.planning.resolve import resolve
+from omni_operator.planning.rules.wording import closest
 
 _FIELD = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)|\[([^\]]+)\]")
 
@@ -66,13 +67,8 @@ class Judgement:
 
 def judge(document: Document, options: Options) -> Judgement:
     """One OmniModel document. Raises BadInput where it is none, or where the API server would not take it."""
-    manifest = document.data
-    spec = _spec_of(document)
-    spec = edited(_with_card(spec, options.cards), options.edits)
-    found = faults(spec)
-    if found:
-        raise BadInput("\n".join(_fault_lines(document, found)), document.place(("spec", *found[0].path)))
-    name = str((manifest.get("metadata") or {}).get("name") or "")
+    spec = checked_spec(document, options)
+    name = str((document.data.get("metadata") or {}).get("name") or "")
     resolution = resolve(view(spec))
     if resolution.layout is not None:
         held = replace(resolution.layout, neighbours=_neighbours(options.held))
@@ -80,6 +76,15 @@ def judge(document: Document, options: Options) -> Judgement:
     problems = check_model(name or "omni-model", resolution, strict=options.strict)
     judged = judged_layout(name, document.place(()).source, resolution.layout, problems, spec["model"]["id"])
     return replace(judged, places=_places(document, judged.problems))
+
+
+def checked_spec(document: Document, options: Options) -> dict[str, Any]:
+    """The spec with the command line's changes. Raises BadInput where the API server would not take it."""
+    spec = edited(_with_card(_spec_of(document), options.cards), options.edits)
+    found = faults(spec)
+    if found:
+        raise BadInput("\n".join(_fault_lines(document, found)), document.place(("spec", *found[0].path)))
+    return spec
 
 
 def judged_layout(
@@ -142,10 +147,7 @@ def _card(name: str) -> Card:
     try:
         return Card(name, parse_amount(name))
     except QuantityError:
-        import difflib
-
-        close = difflib.get_close_matches(name, list(cards()), n=1)
-        meant = f"did you mean {close[0]}? " if close else ""
+        meant = f"did you mean {near}? " if (near := closest(name, cards())) else ""
         listed = ", ".join(cards())
         raise BadInput(
             f"no card of that name: {meant}Known: {listed}; or give its memory, such as 81559Mi",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Protocol
 
 LEAST_COLUMNS = 40
 MOST_COLUMNS = 160
@@ -92,6 +93,16 @@ def wrapped(spans: Line, columns: int, indent: int = 0) -> list[Line]:
     return lines
 
 
+def say(text: str) -> None:
+    """To standard error: broken at words on a terminal, otherwise a line a message, for other programs."""
+    if not sys.stderr.isatty():
+        sys.stderr.write(f"{text}\n")
+        return
+    canvas = canvas_for(sys.stderr)
+    lines = [line for part in text.split("\n") for line in wrapped([Span(part)], canvas.columns, 2)]
+    sys.stderr.write(canvas.draw(lines))
+
+
 def table(rows: Sequence[Sequence[str]], canvas: Canvas) -> list[Line]:
     """Columns as wide as their widest cell; the last one is wrapped. The first row is the head."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
@@ -101,6 +112,27 @@ def table(rows: Sequence[Sequence[str]], canvas: Canvas) -> list[Line]:
         style = DIM if number == 0 else PLAIN
         cells = "  " + "".join(f"{cell:{width}}  " for cell, width in zip(row, widths, strict=False))
         lines += wrapped([Span(cells, style), Span(row[-1], style)], canvas.columns, min(indent, canvas.columns // 2))
+    return lines
+
+
+class Remark(Protocol):
+    """A note of an import or an export."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def field(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+
+
+def notes(remarks: Iterable[Remark], canvas: Canvas) -> list[Line]:
+    """One paragraph a note, questions in the colour of questions."""
+    lines: list[Line] = []
+    for remark in remarks:
+        style = UNSURE if remark.kind == "must-be-asked" else DIM
+        place = f"{remark.field}: " if remark.field else ""
+        lines += wrapped([Span(f"{remark.kind}: ", style), Span(place, DIM), Span(remark.message)], canvas.columns, 2)
     return lines
 
 

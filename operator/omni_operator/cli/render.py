@@ -17,6 +17,7 @@ import yaml
 
 from omni_operator.cli.documents import BadInput, Document, Place, read
 from omni_operator.cli.judge import is_omnimodel
+from omni_operator.cli.paint import say
 from omni_operator.cli.sources import STDIN, text_of
 
 
@@ -47,7 +48,7 @@ def _render(document: Document, arguments: argparse.Namespace) -> bool:
     planned = plan_for(_as_served(document, arguments.namespace), Settings(arguments.stage_image))
     if not isinstance(planned, Plan):
         for problem in planned:
-            sys.stderr.write(f"{document.place(())}: {problem.reason}: {problem}\n")
+            say(f"{document.place(())}: {problem.reason}: {problem}")
         return False
     for manifest in _manifests(planned.rendered):
         sys.stdout.write("---\n" + yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=120))

@@ -1,6 +1,7 @@
 """Slots and shares for a model on given cards: the fewest GPUs, or the talker alone for the fastest first sound.
 
-For the OmniModels of a file, or for a known model by its hub id. Without --card every card of the catalogue is tried.
+For the OmniModels of a file, for a known model by its hub id, or for a model's folder. Without --card every card of the
+catalogue is tried.
 
 exit code: 0 found, 1 nothing fits or the model's size is not known, 2 bad input
 """
@@ -23,6 +24,7 @@ from omni_operator.planning.estimate import Workload
 from omni_operator.planning.pictures import owners_of, pictures
 from omni_operator.planning.solve import MAX_GPUS, Goal, Solution, solve_any
 
+WORDS = {Goal.FEWEST_GPUS: "the fewest GPUs", Goal.FIRST_SOUND: "the fastest first sound"}
 GOALS = {"fewest-gpus": Goal.FEWEST_GPUS, "first-sound": Goal.FIRST_SOUND}
 
 
@@ -39,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     workload = Workload(arguments.context, arguments.requests)
     named = [card for name in arguments.card if (card := smallest_card([name])) is not None]
     candidates: list[Card] = named or list(cards().values())
-    found = targeting.targets(arguments.target, arguments.variant, (), tuple(arguments.set))
+    found = targeting.targets(arguments, ())
     canvas = canvas_for(sys.stdout)
     solved = True
     for target in found:
@@ -62,7 +64,7 @@ def lines(target: Target, solution: Solution, canvas: Canvas) -> list[Line]:
     """One solution for the terminal."""
     card = solution.layout.card
     gpus = f"{solution.gpus} × {card.name if card else '?'}"
-    result: list[Line] = [[Span(target.name or target.model, BOLD), Span(f"  {gpus}, {solution.goal}", DIM)]]
+    result: list[Line] = [[Span(target.name or target.model, BOLD), Span(f"  {gpus}, for {WORDS[solution.goal]}", DIM)]]
     notes = {placement.stage: placement.reason for placement in solution.placements}
     drawn = pictures(solution.layout)
     for slots, picture in alike(drawn):

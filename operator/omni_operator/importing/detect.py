@@ -74,7 +74,7 @@ def refuse_other_kinds(data: Data) -> None:
         raise ImportProblem(
             "looks like a configuration of the NVIDIA device plugin, which is about nodes; no model is in it"
         )
-    if "model_type" in data and "stages" not in data and ("hidden_size" in data or "architectures" in data):
+    if "stages" not in data and len({"model_type", "architectures", "hidden_size"} & data.keys()) > 1:
         raise ImportProblem("looks like a model's config.json; give its folder to `kubectl omni estimate` instead")
     if isinstance(data.get("services"), dict) and "config_cls" not in data:
         raise ImportProblem("looks like a Docker Compose file; import the pipeline file that its command names")

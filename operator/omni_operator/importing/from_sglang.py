@@ -99,7 +99,7 @@ def _spec(
     }  # fmt: skip
     gpus: dict[str, Any] = {}
     if wanted.card is not None:
-        gpus["card"] = wanted.card.name
+        gpus |= manifest.card_fields(wanted.card)
     if found.mps in _STRATEGY:
         gpus["sharing"] = {"strategy": _STRATEGY[found.mps]}
     if found.max_share not in (None, "100%"):

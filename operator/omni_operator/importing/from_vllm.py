@@ -78,7 +78,7 @@ def _spec(found: Found, placed: placing.Placed, wanted: Wanted, notes: list[Note
         ),
     }
     if wanted.card is not None:
-        spec["gpus"] = {"card": wanted.card.name}
+        spec["gpus"] = manifest.card_fields(wanted.card)
     spec["stages"] = [
         _entry(stage, names.get(stage.name, stage.name), slots[stage.name], notes) for stage in found.stages
     ]

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from omni_operator.api.names import API_VERSION, KIND
 from omni_operator.api.quantities import Amount, Budget, Share
 from omni_operator.api.v1alpha1 import MAX_SLOTS, OmniModelSpec
+from omni_operator.catalogue import Card
 from omni_operator.importing.notes import ImportProblem, Note, NoteKind, NoteReason
 from omni_operator.importing.percent import percent_text
 
@@ -101,6 +102,11 @@ def model_source(
         )
     )
     return result
+
+
+def card_fields(card: Card) -> dict[str, str]:
+    """`spec.gpus` for a card of the catalogue, or for an amount of memory."""
+    return {"card": card.name} if card.product else {"memory": card.name}
 
 
 def card_note(slots: int, card: str | None, notes: list[Note]) -> None:

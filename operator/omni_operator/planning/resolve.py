@@ -6,7 +6,6 @@ is resolved here is ever written back.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from omni_operator.catalogue import (
     pipelines,
 )
 from omni_operator.planning.layout import Layout, Problem, Severity, Stage
+from omni_operator.planning.rules.wording import closest
 
 if TYPE_CHECKING:
     from omni_operator.api.v1alpha1 import GpusSpec, ModelSource, OmniModelSpec, StageSpec
@@ -322,6 +322,6 @@ def _stage(
 
 def _suggestion(wrong: str, known: Iterable[str]) -> str:
     names = list(known)
-    close = difflib.get_close_matches(wrong, names, n=1)
+    meant = closest(wrong, names)
     listed = f"Known: {', '.join(names)}."
-    return f"Did you mean {close[0]}? {listed}" if close else listed
+    return f"Did you mean {meant}? {listed}" if meant else listed

@@ -24,7 +24,7 @@ from omni_operator.planning.estimate import kv_room
 from omni_operator.planning.estimate_need import HELD_BACK, Workload
 from omni_operator.planning.layout import Layout, Problem, Stage, refused
 from omni_operator.planning.solve_demand import STEPS, Demand, demands_of
-from omni_operator.planning.solve_pack import Packing, Unit, load, pack
+from omni_operator.planning.solve_pack import Packing, Unit, beside, load, pack
 
 MAX_GPUS = 8
 
@@ -96,7 +96,7 @@ def solve(
         packing = pack(layout, units, room[:count])
         if packing is not None:
             return _solution(layout, size, workload, goal, units, packing, room)
-    return Unsolved(_no_room(layout, units, card, most))
+    return Unsolved(_no_room(layout, units, card, most, goal))
 
 
 def solve_any(
@@ -209,12 +209,11 @@ def _numbered(units: tuple[Unit, ...], slots: tuple[tuple[int, ...], ...]) -> tu
 def _shares(units: tuple[Unit, ...], slots: tuple[tuple[int, ...], ...], room: tuple[int, ...]) -> dict[str, int]:
     """By stage, of one copy: what it needs; what is left of a GPU goes to the biggest engine there, for its cache."""
     ranks = tuple(len(placed) for placed in slots)
-    on_slot = {slot: [n for n, placed in enumerate(slots) if slot in placed] for placed in slots for slot in placed}
-    left = {slot: room[slot] - load(units, ranks, there) for slot, there in on_slot.items()}
+    used = {slot for placed in slots for slot in placed}
+    left = {slot: room[slot] - load(units, ranks, slots, slot) for slot in used}
     steps: dict[str, int] = {}
     for number, unit in enumerate(units):
-        beside = frozenset().union(*(units[n].names for slot in slots[number] for n in on_slot[slot]))
-        together = unit.demand.by_stage(ranks[number], beside)
+        together = unit.demand.by_stage(ranks[number], beside(units, slots, number))
         given = {stage.name: together[stage.name] // stage.copies for stage in unit.stages}
         engine = next((stage for stage in unit.stages if stage.engine), None)
         if engine is not None:
@@ -256,7 +255,8 @@ def _reasons(layout: Layout, goal: Goal, packing: Packing) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def _no_room(layout: Layout, units: tuple[Unit, ...], card: Card, gpus: int) -> Problem:
+def _no_room(layout: Layout, units: tuple[Unit, ...], card: Card, gpus: int, goal: Goal) -> Problem:
+    talker = talker_of(layout) if goal is Goal.FIRST_SOUND else None
     names = frozenset().union(*(unit.names for unit in units))
     smallest = [unit.demand.by_stage(min(unit.demand.steps), names) for unit in units]
     needed = {name: steps for given in smallest for name, steps in given.items()}
@@ -266,7 +266,8 @@ def _no_room(layout: Layout, units: tuple[Unit, ...], card: Card, gpus: int) -> 
     return Problem(
         Reason.BUDGET_EXCEEDED,
         f"No layout fits {gpus} GPU{'s' if gpus > 1 else ''} of {card.name}: of one card, {listed} "
-        f"are needed and {format_percent(1 - HELD_BACK)} can be given away.",
+        f"are needed and {format_percent(1 - HELD_BACK)} can be given away"
+        + (f"; for the first sound {talker} has a GPU of its own." if talker else "."),
         "spec.gpus",
         stages=tuple(needed),
         needed=ceil(sum(Fraction(steps, STEPS) for steps in needed.values()) * card.memory),

@@ -100,12 +100,12 @@ class _Search:
             there = [number for number, placed in enumerate(slots) if slot in placed]
             if len(there) > 1 and (self.single or any(self.units[number].alone for number in there)):
                 return False
-            if load(self.units, self.ranks, there) > self.room[slot]:
-                return False
             names = frozenset().union(*(self.units[number].names for number in there if self.ranks[number] == 1))
             if any(pair <= names for pair in self.apart):
                 return False
-        return True
+        # Also where the last unit is not: an encoder beside one rank of the thinker makes all its ranks bigger.
+        used = {slot for placed in slots for slot in placed}
+        return all(load(self.units, self.ranks, slots, slot) <= self.room[slot] for slot in used)
 
     def _strange(self, slots: tuple[tuple[int, ...], ...], number: int, candidate: tuple[int, ...]) -> int:
         home = self.units[number].home
@@ -115,10 +115,19 @@ class _Search:
         )
 
 
-def load(units: tuple[Unit, ...], ranks: tuple[int, ...], there: list[int]) -> int:
-    """Steps of one slot with these units on it, the encoder reserve where an encoder is beside its thinker."""
-    names = frozenset().union(*(units[number].names for number in there))
-    return sum(units[number].demand.on(ranks[number], names) for number in there)
+def load(units: tuple[Unit, ...], ranks: tuple[int, ...], slots: tuple[tuple[int, ...], ...], slot: int) -> int:
+    """Steps that are given away of one slot, the encoder reserve where an encoder is beside its thinker."""
+    return sum(
+        units[number].demand.on(ranks[number], beside(units, slots, number))
+        for number, placed in enumerate(slots)
+        if slot in placed
+    )
+
+
+def beside(units: tuple[Unit, ...], slots: tuple[tuple[int, ...], ...], number: int) -> frozenset[str]:
+    """Stages on any slot of a unit: its share is the same on each of them."""
+    own = slots[number]
+    return frozenset().union(*(units[n].names for n, placed in enumerate(slots) if not set(own).isdisjoint(placed)))
 
 
 def _spare(
@@ -127,8 +136,4 @@ def _spare(
     engine = next((number for number, unit in enumerate(units) if unit.stages[0].engine), None)
     if engine is None:
         return 0
-    left = []
-    for slot in slots[engine]:
-        there = [number for number, placed in enumerate(slots) if slot in placed]
-        left.append(room[slot] - load(units, ranks, there))
-    return min(left)
+    return min(room[slot] - load(units, ranks, slots, slot) for slot in slots[engine])

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 
 from omni_operator.api.quantities import format_bytes, format_percent
 from omni_operator.planning.layout import Layout, SlotUse, Stage
 
 STAGES_A_MESSAGE_NAMES = 6
+
+
+def closest(wrong: str, known: Iterable[str]) -> str | None:
+    """What was meant: `h100-80gb` for `h100`, `thinker` for `thinkr`."""
+    names = list(known)
+    begun = [name for name in names if wrong and name.lower().startswith(wrong.lower())]
+    if begun:
+        return begun[0]
+    import difflib  # Rarely needed, and slow to load.
+
+    return next(iter(difflib.get_close_matches(wrong, names, n=1)), None)
 
 
 def listed(use: SlotUse) -> str:

@@ -43,11 +43,14 @@ def slot_lines(
         ),
         Span(" given away" if not over else " asked for"),
     ]
-    return [title, *_bar(picture, canvas, owners), *_legend(picture, canvas, card, notes, owners)]
+    return [title, *bar_lines(picture, canvas, owners), *_legend(picture, canvas, card, notes, owners)]
 
 
-def _bar(picture: SlotPicture, canvas: Canvas, owners: Sequence[str]) -> list[Line]:
-    box = _Box(canvas)
+def bar_lines(
+    picture: SlotPicture, canvas: Canvas, owners: Sequence[str], used: Mapping[str, Fraction] | None = None
+) -> list[Line]:
+    """The bar alone. With `used`, how much of its part each owner really takes, a row below shows that."""
+    box = Box(canvas)
     columns = canvas.columns - 4
     scale = max(Fraction(1), picture.total)
     card_columns = apportion([Fraction(1)], scale, columns)[0] if scale > 1 else columns
@@ -61,12 +64,29 @@ def _bar(picture: SlotPicture, canvas: Canvas, owners: Sequence[str]) -> list[Li
         [Span(f"  {box.top(columns)}", DIM)],
         [Span(f"  {box.side}", DIM), *cells, Span(box.side, DIM)],
     ]
+    if used:
+        below = _used_cells(picture, widths, canvas, owners, used)
+        lines.append([Span(f"  {box.side}", DIM), *below, Span(" " * (columns - sum(widths)) + box.side, DIM)])
     if scale > 1:
         mark = " " * (2 + card_columns) + (box.end + " the card ends here")
         if len(mark) > canvas.columns:
             mark = ("the card ends here " + box.end).rjust(3 + card_columns)
         return [*lines, [Span(f"  {box.bottom(columns)}", DIM)], [Span(mark, BAD)]]
     return [*lines, [Span(f"  {box.bottom(columns)}", DIM)]]
+
+
+def _used_cells(
+    picture: SlotPicture, widths: Sequence[int], canvas: Canvas, owners: Sequence[str], used: Mapping[str, Fraction]
+) -> Line:
+    """Under each owner's part, as much of its width as it uses; all of it where it uses more than its part."""
+    cells: Line = []
+    for owner in picture.owners:
+        width = sum(w for band, w in zip(picture.bands, widths, strict=True) if band.owner == owner)
+        part = used.get(owner, Fraction(0))
+        filled = min(width, max(round(part * width), int(part > 0)))
+        style = BAD if part > 1 else Style(fore=COLORS[owners.index(owner) % len(COLORS)][0]) if canvas.color else PLAIN
+        cells += [Span(Box(canvas).used * filled, style), Span(" " * (width - filled))]
+    return cells
 
 
 def _beyond_marked(cells: Line, end: int) -> Line:
@@ -101,7 +121,7 @@ def _legend(
     lines = []
     for name in names:
         share = sum((band.share for band in picture.bands if band.owner == name), Fraction(0))
-        lines.append(_row(_key(owners.index(name), canvas), name, share, card, width, notes.get(name, "")))
+        lines.append(_row(key_span(owners.index(name), canvas), name, share, card, width, notes.get(name, "")))
     if len(picture.owners) > len(names):
         lines.append([Span(f"      and {len(picture.owners) - len(names)} more", DIM)])
     lines += [
@@ -109,7 +129,7 @@ def _legend(
         for name in picture.unknown
     ]
     if picture.total <= 1:
-        lines.append(_row(Span(_Box(canvas).free, DIM), "free", picture.free, card, width, "", DIM))
+        lines.append(_row(Span(Box(canvas).free, DIM), "free", picture.free, card, width, "", DIM))
     else:
         lines.append(_row(Span("!", BAD), "too many", picture.total - picture.limit, card, width, "", BAD))
     return lines
@@ -121,17 +141,18 @@ def _row(key: Span, name: str, share: Fraction, card: Card | None, width: int, n
     return [*words, Span(f"   {note}", DIM)] if note else words
 
 
-def _key(index: int, canvas: Canvas) -> Span:
+def key_span(index: int, canvas: Canvas) -> Span:
+    """What stands for the owner of that index in the bar."""
     if not canvas.color:
         return Span(LETTERS[index % len(LETTERS)])
     return Span(" ", Style(back=COLORS[index % len(COLORS)][0]))
 
 
-class _Box:
+class Box:
     """Characters of a frame."""
 
     def __init__(self, canvas: Canvas) -> None:
-        self.side, self.free, self.end = ("│", "·", "▲") if canvas.unicode else ("|", ".", "^")
+        self.side, self.free, self.end, self.used = ("│", "·", "▲", "▀") if canvas.unicode else ("|", ".", "^", "=")
         self._corners = ("┌┐", "└┘", "─") if canvas.unicode else ("++", "++", "-")
 
     def top(self, columns: int) -> str:

@@ -1,0 +1,306 @@
+"""An OmniModel as the cluster has it now, read into values for showing: status, spec, its pods, and what they measure.
+
+Pure, and tolerant on purpose: an operator newer or older than this command line may have written the status, so that
+what is missing or unknown is left out, and nothing is refused. Text of the cluster loses its control characters, since
+it ends up on a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from omni_operator.api import names
+from omni_operator.api.reasons import ConditionType
+from omni_operator.cli.documents import BadInput, Document, Place
+from omni_operator.cli.judge import Judgement, Options, judge
+
+Manifest = Mapping[str, Any]
+
+FRONT = "front"
+READY = "Ready"
+MOST_TEXT = 2000
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a pod's supervisor says of itself."""
+
+    state: str
+    detail: str
+    memory: int | None
+    """Bytes that the engine holds, of all its GPUs together where `on_gpu`, otherwise of the host."""
+    on_gpu: bool
+    mps_attached: bool
+
+
+@dataclass(frozen=True)
+class LiveStage:
+    """A stage of one replica, or its front."""
+
+    name: str
+    replica: int
+    pod: str
+    state: str
+    reason: str = ""
+    slots: tuple[int, ...] = ()
+    gpu_memory: str = ""
+    gpu_memory_bytes: int | None = None
+    """On each GPU."""
+    restarts: int = 0
+    started: datetime | None = None
+    """When the container that runs now was started."""
+    page: Page | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        return self.state == READY
+
+    @property
+    def why(self) -> str:
+        """What it waits for, or why it failed; where the status does not say, what its supervisor does."""
+        return self.reason or (self.page.detail if self.page and not self.ready else "")
+
+    @property
+    def measured(self) -> int | None:
+        """Bytes that its process holds on each of its GPUs; None where that is not known."""
+        if self.page is None or self.page.memory is None or not self.page.on_gpu:
+            return None
+        return self.page.memory // max(1, len(self.slots))
+
+
+@dataclass(frozen=True)
+class LiveCard:
+    """A GPU behind a slot of one replica."""
+
+    slot: int
+    replica: int
+    given_away: str
+    stages: tuple[str, ...]
+    uuid: str = ""
+    product: str = ""
+    node: str = ""
+    capacity: str = ""
+
+
+@dataclass(frozen=True)
+class LiveCondition:
+    """One condition."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    since: datetime | None
+
+    @property
+    def good(self) -> bool:
+        """All conditions are positive."""
+        return self.status == "True"
+
+
+@dataclass(frozen=True)
+class LiveModel:
+    """Everything that is shown of one OmniModel."""
+
+    name: str
+    namespace: str
+    generation: int
+    observed_generation: int | None
+    """None where no operator has looked at it yet."""
+    created: datetime | None
+    deleting: bool
+    pipeline: str
+    sharing: str
+    endpoint: str
+    stages_ready: str
+    gpu_summary: str
+    conditions: tuple[LiveCondition, ...] = ()
+    stages: tuple[LiveStage, ...] = ()
+    fronts: tuple[LiveStage, ...] = ()
+    cards: tuple[LiveCard, ...] = ()
+    judgement: Judgement | None = None
+    """What the rules say of the spec as it is stored."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def current(self) -> bool:
+        """Whether the status is about the spec as it is now."""
+        return (self.observed_generation or 0) >= self.generation
+
+    @property
+    def ready(self) -> bool:
+        """Whether the endpoint serves this generation."""
+        ready = self.condition(ConditionType.READY)
+        return self.current and ready is not None and ready.good
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Indexes of all replicas, rising."""
+        rows: list[LiveStage | LiveCard] = [*self.stages, *self.cards, *self.fronts]
+        return tuple(sorted({row.replica for row in rows}))
+
+    def condition(self, kind: ConditionType) -> LiveCondition | None:
+        """One condition, None where it is not there."""
+        return next((condition for condition in self.conditions if condition.type == kind), None)
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What was read besides the OmniModel itself."""
+
+    pods: Sequence[Manifest] = ()
+    pages: Mapping[str, Page] = field(default_factory=dict)
+    """By pod."""
+    notes: tuple[str, ...] = ()
+
+
+def live_model(manifest: Manifest, readings: Readings) -> LiveModel:
+    """The values of an object as the API hands it out."""
+    meta, status = manifest["metadata"], _mapping(manifest.get("status"))
+    judgement, unread = _judged(manifest)
+    pods = {pod["metadata"]["name"]: pod for pod in readings.pods}
+    return LiveModel(
+        name=meta["name"],
+        namespace=meta["namespace"],
+        generation=meta.get("generation", 0),
+        observed_generation=status.get("observedGeneration"),
+        created=time_of(meta.get("creationTimestamp")),
+        deleting="deletionTimestamp" in meta,
+        pipeline=clean(status.get("pipeline")),
+        sharing=clean(status.get("sharing")),
+        endpoint=clean(status.get("endpoint")),
+        stages_ready=clean(status.get("stagesReady")),
+        gpu_summary=clean(status.get("gpuSummary")),
+        conditions=tuple(_condition(row) for row in _rows(status, "conditions")),
+        stages=tuple(_stage(row, pods, readings.pages) for row in _rows(status, "stages")),
+        fronts=tuple(_front(pod) for pod in readings.pods if _label(pod, names.COMPONENT_LABEL) == FRONT),
+        cards=tuple(_card(row) for row in _rows(status, "gpus")),
+        judgement=judgement,
+        notes=(*readings.notes, *unread),
+    )
+
+
+def page_of(answer: Manifest) -> Page:
+    """The page of a supervisor out of its answer."""
+    memory = answer.get("memory_bytes")
+    return Page(
+        state=clean(answer.get("state")),
+        detail=clean(answer.get("detail")),
+        memory=memory if isinstance(memory, int) and memory >= 0 else None,
+        on_gpu=answer.get("memory_kind") == "torch",
+        mps_attached=bool(_mapping(answer.get("mps")).get("attached")),
+    )
+
+
+def clean(value: Any) -> str:
+    """Text of the cluster on one line, without what would move the cursor or change colours."""
+    text = "" if value is None else str(value)
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text[:MOST_TEXT].split()))
+
+
+def time_of(text: Any) -> datetime | None:
+    """A time of the API; None where there is none."""
+    try:
+        return datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def container_of(pod: Manifest) -> Manifest:
+    """Status of the one container; empty before it has any."""
+    found = _rows(_mapping(pod.get("status")), "containerStatuses")
+    return found[0] if found else {}
+
+
+def running_since(pod: Manifest) -> datetime | None:
+    """When the container that runs now was started; None where none runs."""
+    return time_of(_mapping(_mapping(container_of(pod).get("state")).get("running")).get("startedAt"))
+
+
+def _judged(manifest: Manifest) -> tuple[Judgement | None, tuple[str, ...]]:
+    name = manifest["metadata"]["name"]
+    try:
+        return judge(Document(manifest, {(): Place(f"omnimodel/{name}")}), Options()), ()
+    except BadInput as problem:  # A field that another version of the resource has.
+        return None, (f"No cards are drawn, since this kubectl-omni cannot read the spec: {clean(problem.message)}.",)
+
+
+def _condition(row: Manifest) -> LiveCondition:
+    return LiveCondition(
+        clean(row.get("type")),
+        clean(row.get("status")),
+        clean(row.get("reason")),
+        clean(row.get("message")),
+        time_of(row.get("lastTransitionTime")),
+    )
+
+
+def _stage(row: Manifest, pods: Mapping[str, Manifest], pages: Mapping[str, Page]) -> LiveStage:
+    pod = clean(row.get("pod"))
+    return LiveStage(
+        name=clean(row.get("name")),
+        replica=row.get("replica", 0),
+        pod=pod,
+        state=clean(row.get("state")),
+        reason=clean(row.get("reason")),
+        slots=tuple(row.get("slots") or ()),
+        gpu_memory=clean(row.get("gpuMemory")),
+        gpu_memory_bytes=row.get("gpuMemoryBytes"),
+        restarts=row.get("restarts", 0),
+        started=running_since(pods.get(pod, {})),
+        page=pages.get(pod),
+    )
+
+
+def _front(pod: Manifest) -> LiveStage:
+    """The status has no row for fronts, so the pod is read."""
+    status, container = _mapping(pod.get("status")), container_of(pod)
+    ready = any(row.get("type") == READY and row.get("status") == "True" for row in _rows(status, "conditions"))
+    waiting = _mapping(_mapping(container.get("state")).get("waiting"))
+    unscheduled = next((r for r in _rows(status, "conditions") if r.get("reason") == "Unschedulable"), {})
+    reason = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message")))) or unscheduled.get("message", "")
+    node = _mapping(pod.get("spec")).get("nodeName")
+    return LiveStage(
+        name=FRONT,
+        replica=_replica(pod),
+        pod=pod["metadata"]["name"],
+        state=READY if ready else "Starting" if node else "Pending",
+        reason="" if ready else clean(reason),
+        restarts=container.get("restartCount", 0),
+        started=running_since(pod),
+    )
+
+
+def _card(row: Manifest) -> LiveCard:
+    return LiveCard(
+        slot=row.get("slot", 0),
+        replica=row.get("replica", 0),
+        given_away=clean(row.get("givenAway")),
+        stages=tuple(clean(stage) for stage in row.get("stages") or ()),
+        uuid=clean(row.get("uuid")),
+        product=clean(row.get("product")),
+        node=clean(row.get("node")),
+        capacity=clean(row.get("capacity")),
+    )
+
+
+def _replica(pod: Manifest) -> int:
+    text = _label(pod, names.REPLICA_LABEL)
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _label(pod: Manifest, key: str) -> str:
+    return str(_mapping(pod["metadata"].get("labels")).get(key) or "")
+
+
+def _mapping(value: Any) -> Manifest:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _rows(holder: Manifest, key: str) -> list[Manifest]:
+    value = holder.get(key)
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []

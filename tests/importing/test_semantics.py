@@ -118,6 +118,14 @@ def test_replicas_without_devices_are_asked() -> None:
     assert NoteReason.DEVICES_MISSING in reasons(deploy({"num_replicas": 2}), NoteKind.ASK)
 
 
+def test_a_share_for_all_stages_is_not_counted_and_that_is_said() -> None:
+    """A share of 0.2 given once was ignored: 0.8 and 0.1 of the stages won."""
+    shares_of_stages = {"devices": "0", "gpu_memory_utilization": 0.8}, {"devices": "0", "gpu_memory_utilization": 0.1}
+    result = deploy(*shares_of_stages, gpu_memory_utilization=0.2)
+    assert shares(result) == {0: F(9, 10)}
+    assert [note.field for note in result.notes if note.kind is NoteKind.WARNING] == ["gpu_memory_utilization"]
+
+
 def test_devices_are_logical_and_become_slots_without_gaps() -> None:
     result = deploy({"devices": "2", "gpu_memory_utilization": 0.5}, {"devices": "5", "gpu_memory_utilization": 0.25})
     assert result.slots == {2: 0, 5: 1}

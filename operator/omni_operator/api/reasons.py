@@ -48,11 +48,9 @@ class Reason(StrEnum):
     UNKNOWN_CARD = "UnknownCard"
     CARD_MISSING = "CardMissing"
     SLOT_SKIPPED = "SlotSkipped"
-    SLOT_MISMATCH = "SlotMismatch"
     DEVICE_COUNT_MISMATCH = "DeviceCountMismatch"
     PROCESS_SPLIT = "ProcessSplit"
     NAMES_COLLIDE = "NamesCollide"
-    RESERVED_VARIABLE = "ReservedVariable"
 
     # The declaration does not fit.
     BUDGET_MISSING = "BudgetMissing"

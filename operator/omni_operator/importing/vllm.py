@@ -147,11 +147,25 @@ def _connector_note(kind: str, path: str) -> Note:
     return _not_carried(path, f"{kind}: the operator moves the data between pods itself")
 
 
+_OF_A_STAGE = ("devices", "gpu_memory_utilization", "kv_cache_memory_bytes", "num_replicas", "tensor_parallel_size")
+"""Fields of a stage that people write for all of them (vllm-project/vllm-omni#2516)."""
+
+
 def engine_notes(data: Data) -> list[Note]:
     """Notes for settings beside the stages."""
     notes = [
         _not_carried(key, "it is an argument of vLLM-Omni's engine, and stages run on sglang-omni here")
         for key in WIDE
+        if data.get(key) is not None
+    ]
+    notes += [
+        Note(
+            NoteKind.WARNING,
+            NoteReason.NOT_SUPPORTED,
+            f"{key} beside the stages is not counted: what each stage says itself wins. Write it at the stages.",
+            key,
+        )
+        for key in _OF_A_STAGE
         if data.get(key) is not None
     ]
     notes += [

@@ -64,8 +64,13 @@ class Api:
         request = urllib.request.Request(
             f"{self.proxy}{path}", json.dumps(body).encode() if body else None, {"Content-Type": kind}, method=method
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                error.add_note(error.read().decode())
+            raise
 
     def get(self, plural: str, name: str = "") -> Any:
         """An object, None where there is none; without a name, all of its kind in the namespace."""
@@ -124,7 +129,7 @@ def api(cluster: Path, proxy: str) -> Iterator[Api]:
     found = Api(cluster, f"t-{uuid.uuid4().hex[:8]}", proxy)
     found.must("create", "namespace", found.namespace)
     yield found
-    found.must("delete", "namespace", found.namespace, "--wait=false")
+    found.must("delete", "namespace", found.namespace, "--wait=false", "--ignore-not-found")
 
 
 @contextmanager

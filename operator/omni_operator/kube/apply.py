@@ -1,4 +1,9 @@
-"""Carries out one step. What the user can fix comes back as a problem; what another try may fix is raised."""
+"""Carries out one step. What the user can fix comes back as a problem; what another try may fix is raised.
+
+New objects never touch what is there already: pods are created, all else is applied only where the name is free or the
+object ours. A pod or claim is not changed after that, so a server-side apply on it, which would bring its annotations
+up to date while it runs something older, is never made.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +14,34 @@ from typing import Any
 from omni_operator.api import names
 from omni_operator.api.reasons import Reason
 from omni_operator.kube.client import OMNI_MODELS, PODS, Client, KubeError, Manifest
-from omni_operator.kube.observe import KINDS
+from omni_operator.kube.observe import KINDS, Snapshot
+from omni_operator.planning.drift import Relabel
 from omni_operator.planning.layout import Problem
-from omni_operator.planning.observed import ChildKind, Observed, ObservedPod
+from omni_operator.planning.observed import ChildKind, ObservedPod
 from omni_operator.planning.rollout import Child, Step
 
 STATUS_MANAGER = f"{names.MANAGER}-status"
 
 
-async def carry_out(client: Client, namespace: str, step: Step, observed: Observed) -> list[Problem]:
-    """Removals, then applications (claims before the pods that name them), then gates."""
+async def carry_out(client: Client, snapshot: Snapshot, step: Step, edited: tuple[Child, ...] = ()) -> list[Problem]:
+    """Removals, then what is to be there (claims before the pods that name them), then gates. `edited` are children
+    that someone else changed, to be applied anew."""
+    namespace = snapshot.model["metadata"]["namespace"]
     await _all(client.delete(KINDS[r.kind], namespace, r.name, r.uid) for r in step.remove)
-    first = [child for child in step.apply if child.kind is not ChildKind.POD]
+    first = [*(child for child in step.apply if child.kind is not ChildKind.POD), *edited]
     pods = [child for child in step.apply if child.kind is ChildKind.POD]
-    problems: list[Problem] = []
     for batch in (first, pods):
-        found = await _all(_apply(client, child, observed) for child in batch)
-        problems += [problem for problem in found if problem is not None]
+        found = await _all(_put(client, child, snapshot) for child in batch)
+        problems = [problem for problem in found if problem is not None]
         if problems:
             return problems
-    await _all(_open_gate(client, namespace, pod) for pod in step.open_gates)
-    return problems
+    await _all(_open_gate(client, namespace, pod, snapshot) for pod in step.open_gates)
+    return []
+
+
+async def relabel(client: Client, snapshot: Snapshot, edited: tuple[Relabel, ...]) -> None:
+    """Put labels and annotations of pods and claims back, by which everything else finds its way."""
+    await _all(_relabel(client, snapshot.model["metadata"]["namespace"], each) for each in edited)
 
 
 async def _all(calls: Any) -> list[Any]:
@@ -41,37 +53,85 @@ async def _all(calls: Any) -> list[Any]:
     return list(results)
 
 
-async def _apply(client: Client, child: Child, observed: Observed) -> Problem | None:
-    """Force is for what is ours already; a new object must not take over one that someone else made."""
-    ours = (child.kind, child.name) in observed.others
+async def _put(client: Client, child: Child, snapshot: Snapshot) -> Problem | None:
     try:
-        answer = await client.apply(KINDS[child.kind], child.manifest, force=ours)
+        if child.kind is ChildKind.POD:
+            return await _create(client, child)
+        return await _apply(client, child, snapshot)
     except KubeError as error:
-        if error.status == 409 and not ours:
-            return _name_taken(child)
-        if error.user_can_fix:
-            if error.status == 422 and await _exists_already(client, child):
-                return _name_taken(child)
-            return Problem(
-                Reason.WRITE_REFUSED,
-                f"The cluster refuses {child.kind} {child.name}: {error.message}",
-                "spec",
-            )
-        raise
-    return None if _owned_by_us(answer, child) else _name_taken(child)
+        if not error.user_can_fix:
+            raise
+        if error.namespace_terminating:
+            return Problem(Reason.TERMINATING, "The namespace is being deleted.", "metadata.namespace")
+        return Problem(Reason.WRITE_REFUSED, f"The cluster refuses {child.kind} {child.name}: {error.message}", "spec")
 
 
-async def _exists_already(client: Client, child: Child) -> bool:
-    found = await client.get(KINDS[child.kind], child.manifest["metadata"]["namespace"], child.name)
-    return found is not None and not _owned_by_us(found, child)
+async def _create(client: Client, child: Child) -> Problem | None:
+    try:
+        await client.create(KINDS[child.kind], child.manifest)
+    except KubeError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        found = await _there(client, child)
+        if found is None:
+            raise  # it went in between: the next try makes it
+        return await _found_again(client, child, found)
+    return None
+
+
+async def _found_again(client: Client, child: Child, found: Manifest) -> Problem | None:
+    """A pod or claim that is there, though not among what carries our labels. If it is ours, someone took them off;
+    the next pass judges it."""
+    if not _owned_by_us(found, child):
+        return _name_taken(child, found)
+    meta = found["metadata"]
+    labels = {"labels": child.manifest["metadata"]["labels"]}
+    await _relabel(client, meta["namespace"], Relabel(child.kind, child.name, meta["uid"], labels))
+    return None
+
+
+async def _apply(client: Client, child: Child, snapshot: Snapshot) -> Problem | None:
+    """Force is for what is ours already, and the uid keeps it to that very object.
+
+    A claim is applied too, not created: so its opaque parameters are stored as the API server would write them, and not
+    as we did. It compares them byte by byte, and after that refuses every patch of a label as a change of the spec.
+    """
+    found = snapshot.live.get((child.kind, child.name)) or await _there(client, child)
+    if found is None:
+        await client.apply(KINDS[child.kind], child.manifest, force=False)
+        return None
+    if child.kind is ChildKind.RESOURCE_CLAIM:
+        return await _found_again(client, child, found)
+    if not _owned_by_us(found, child):
+        return _name_taken(child, found)
+    metadata = {**child.manifest["metadata"], "uid": found["metadata"]["uid"]}
+    await client.apply(KINDS[child.kind], {**child.manifest, "metadata": metadata}, force=True)
+    return None
+
+
+async def _there(client: Client, child: Child) -> Manifest | None:
+    return await client.get(KINDS[child.kind], child.manifest["metadata"]["namespace"], child.name)
 
 
 def _owned_by_us(found: Mapping[str, Any], child: Child) -> bool:
-    owners = found.get("metadata", {}).get("ownerReferences") or []
-    return [owner.get("uid") for owner in owners] == [child.manifest["metadata"]["ownerReferences"][0]["uid"]]
+    owner = _controller(found)
+    return owner is not None and owner["uid"] == child.manifest["metadata"]["ownerReferences"][0]["uid"]
 
 
-def _name_taken(child: Child) -> Problem:
+def _controller(found: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    owners = found["metadata"].get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def _name_taken(child: Child, found: Mapping[str, Any]) -> Problem:
+    """One that an earlier OmniModel of this name left is on its way out; any other is a person's business."""
+    mine = child.manifest["metadata"]["ownerReferences"][0]
+    owner = _controller(found) or {}
+    if (owner.get("kind"), owner.get("name")) == (mine["kind"], mine["name"]) or (
+        "deletionTimestamp" in found["metadata"]
+    ):
+        message = f"Waits until {child.kind} {child.name} of an earlier object of this name is gone."
+        return Problem(Reason.TERMINATING, message, "metadata.name")
     return Problem(
         Reason.NAME_TAKEN,
         f"There is a {child.kind} {child.name} already that does not belong to this OmniModel.",
@@ -80,33 +140,49 @@ def _name_taken(child: Child) -> Problem:
     )
 
 
-async def _open_gate(client: Client, namespace: str, pod: ObservedPod) -> None:
-    """Only our gate, and only of that very pod; one that is gone or was opened meanwhile is no error."""
+async def _relabel(client: Client, namespace: str, edited: Relabel) -> None:
+    """One that is gone by now is no error."""
+    patch = {"metadata": {"uid": edited.uid, **edited.metadata}}
+    try:
+        await client.merge_patch(KINDS[edited.kind], namespace, edited.name, patch)
+    except KubeError as error:
+        if error.status != 404:
+            raise
+
+
+async def _open_gate(client: Client, namespace: str, pod: ObservedPod, snapshot: Snapshot) -> None:
+    """Only our gate, wherever it stands, and only of that very pod. One that is gone, or whose gates changed meanwhile,
+    is no error: that is an event, which brings the next pass."""
+    gates = snapshot.live[ChildKind.POD, pod.name]["spec"].get("schedulingGates") or []
+    index = [gate["name"] for gate in gates].index(names.TURN_GATE)
     patch: list[Manifest] = [
         {"op": "test", "path": "/metadata/uid", "value": pod.uid},
-        {"op": "test", "path": "/spec/schedulingGates/0/name", "value": names.TURN_GATE},
-        {"op": "remove", "path": "/spec/schedulingGates/0"},
+        {"op": "test", "path": f"/spec/schedulingGates/{index}/name", "value": names.TURN_GATE},
+        {"op": "remove", "path": f"/spec/schedulingGates/{index}"},
     ]
     try:
         await client.json_patch(PODS, namespace, pod.name, patch)
     except KubeError as error:
-        if error.status not in (404, 409, 422):
+        if error.status not in (404, 422):
             raise
 
 
 async def write_status(client: Client, model: Manifest, status: Manifest) -> bool:
-    """Server-side apply of the status, skipped where it says the same already. True: it was written."""
+    """The status as a whole, skipped where it says the same already. True: it was written.
+
+    Replaced rather than applied: what someone else wrote into it would stay, and be different at every pass.
+    """
     if (model.get("status") or {}) == status:
         return False
     meta = model["metadata"]
-    manifest = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
-        "status": status,
-    }
+    patch: list[Manifest] = [
+        {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
+        {"op": "add", "path": "/status", "value": status},
+    ]
     try:
-        await client.apply(OMNI_MODELS, manifest, force=True, subresource="status", manager=STATUS_MANAGER)
+        await client.json_patch(
+            OMNI_MODELS, meta["namespace"], meta["name"], patch, subresource="status", manager=STATUS_MANAGER
+        )
     except KubeError as error:
         if error.status != 404:
             raise

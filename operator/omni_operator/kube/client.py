@@ -24,23 +24,32 @@ TIMEOUT_SECONDS = 30
 PAGE = 500
 """Objects a list call returns at most; the rest comes in further calls."""
 CONNECTIONS = 32
+MAX_RETRY_AFTER = 300.0
+"""Seconds; no server silences us for longer."""
 
 
 class KubeError(Exception):
     """A call that did not succeed. `status` is the HTTP status, 0 where there was no answer; `reason` is the API's
-    word, such as NotFound, Conflict, Invalid, Forbidden."""
+    word, such as NotFound, Conflict, Invalid, Forbidden; `retry_after` are the seconds that the server wants to be
+    left alone, 0 where it does not say."""
 
-    def __init__(self, call: str, status: int, reason: str, message: str) -> None:
+    def __init__(self, call: str, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
         super().__init__(f"{call}: {status} {reason}: {message}")
         self.call = call
         self.status = status
         self.reason = reason
         self.message = message
+        self.retry_after = retry_after
 
     @property
     def user_can_fix(self) -> bool:
         """Whether trying again with the same object is useless: refused by validation, admission, policy or quota."""
         return self.status in (400, 403, 422)
+
+    @property
+    def namespace_terminating(self) -> bool:
+        """Whether nothing new can be made because the namespace is going away."""
+        return self.status == 403 and "is being terminated" in self.message
 
 
 @dataclass(frozen=True)
@@ -127,23 +136,37 @@ class Client:
         query = {"fieldManager": manager, "force": "true" if force else "false", "fieldValidation": "Strict"}
         return await self._call("PATCH", path, query, manifest, "application/apply-patch+yaml")
 
-    async def json_patch(self, kind: Kind, namespace: str, name: str, patch: list[Manifest]) -> Manifest:
+    async def json_patch(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        patch: list[Manifest],
+        *,
+        subresource: str = "",
+        manager: str = names.MANAGER,
+    ) -> Manifest:
         """JSON patch, which can test what it changes."""
+        path = kind.path(namespace, name, subresource)
+        return await self._call("PATCH", path, {"fieldManager": manager}, patch, "application/json-patch+json")
+
+    async def merge_patch(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> Manifest:
+        """JSON merge patch. With `metadata.uid` in it, it changes that very object only (409 otherwise)."""
         query = {"fieldManager": names.MANAGER}
-        return await self._call("PATCH", kind.path(namespace, name), query, patch, "application/json-patch+json")
+        return await self._call("PATCH", kind.path(namespace, name), query, patch, "application/merge-patch+json")
 
     async def create(self, kind: Kind, manifest: Mapping[str, Any]) -> Manifest:
-        """Create a new object."""
-        query = {"fieldManager": names.MANAGER}
+        """Create a new object; it never touches one that is there already (409 AlreadyExists)."""
+        query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict"}
         return await self._call("POST", kind.path(manifest["metadata"].get("namespace")), query, manifest)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete that very object. One that is gone, or has been replaced by another, is no error."""
+        """Delete that very object. One that is gone is no error; one replaced by another is a conflict (409)."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
             await self._call("DELETE", kind.path(namespace, name), None, body)
         except KubeError as error:
-            if error.status not in (404, 409):
+            if error.status != 404:
                 raise
 
     async def _call(
@@ -171,9 +194,25 @@ class Client:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise KubeError(call, 0, type(error).__name__, str(error) or "no answer") from error
         if not 200 <= response.status <= 299:
-            raise KubeError(call, response.status, *_reason(text, response.reason))
-        result: Manifest = json.loads(text) if text else {}
-        return result
+            wait = _seconds(response.headers.get("Retry-After"))
+            raise KubeError(call, response.status, *_reason(text, response.reason), wait)
+        return _object(call, text)
+
+
+def _object(call: str, text: bytes) -> Manifest:
+    """The answer's object. A proxy on the way may answer 200 with a page of its own."""
+    try:
+        result = json.loads(text) if text else {}
+    except ValueError as error:
+        raise KubeError(call, 0, "NotJSON", f"the answer is not JSON: {text[:80]!r}") from error
+    if not isinstance(result, dict):
+        raise KubeError(call, 0, "NotAnObject", f"the answer is not an object: {text[:80]!r}")
+    return result
+
+
+def _seconds(text: str | None) -> float:
+    """A Retry-After header in seconds; its other form, a date, counts as none."""
+    return min(float(text), MAX_RETRY_AFTER) if text and text.isascii() and text.isdigit() else 0.0
 
 
 def _reason(body: Any, fallback: Any) -> tuple[str, str]:

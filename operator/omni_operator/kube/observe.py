@@ -23,6 +23,7 @@ from omni_operator.kube.client import (
     KubeError,
     Manifest,
 )
+from omni_operator.planning.drift import Live
 from omni_operator.planning.observed import (
     ChildKind,
     Device,
@@ -42,10 +43,11 @@ KINDS: Mapping[ChildKind, Kind] = {
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The OmniModel as the API has it, and what it owns."""
+    """The OmniModel and its children as the API has them, and as planning sees them."""
 
     model: Manifest
     observed: Observed
+    live: Live
 
 
 async def observe(client: Client, namespace: str, name: str) -> Snapshot | None:
@@ -68,7 +70,8 @@ async def observe(client: Client, namespace: str, name: str) -> Snapshot | None:
         {claim.name: claim for claim in claims},
         {(other.kind, other.name): other for other in others},
     )
-    return Snapshot(model, observed)
+    live = {(kind, item["metadata"]["name"]): item for kind, items in owned.items() for item in items}
+    return Snapshot(model, observed, live)
 
 
 def _owned(items: Iterable[Manifest], uid: str) -> Iterable[Manifest]:

@@ -78,7 +78,7 @@ class Controller:
             if done is not None and done.try_again:
                 self.queue.add_after(key, PROBLEM_RETRY_SECONDS)
         except KubeError as error:
-            self._failed(key, str(error))
+            self._failed(key, str(error), error.retry_after)
         except Exception as error:  # the top of the loop: one OmniModel's fault must not stop the others
             log.exception("%s: unexpected failure", key)
             self._failed(key, repr(error))
@@ -86,9 +86,9 @@ class Controller:
             self.metrics.reconcile_seconds.labels(result).observe(time.monotonic() - started)
             self.metrics.api_calls.inc(self.client.calls - calls)
 
-    def _failed(self, key: Key, message: str) -> None:
+    def _failed(self, key: Key, message: str, at_least: float = 0.0) -> None:
         self.metrics.retries.inc()
-        delay = self.queue.retry(key)
+        delay = self.queue.retry(key, at_least)
         log.warning("%s: %s; again in %.1f s", key, message, delay)
 
     def _record(self, key: Key, done: Pass | None) -> None:

@@ -9,8 +9,9 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain, repeat
 from typing import Any
 
 import kopf
@@ -47,14 +48,28 @@ def handlers(add: Callable[[Key], object]) -> kopf.OperatorRegistry:
     async def model_changed(namespace: str | None, name: str | None, **_: Any) -> None:
         add(Key(str(namespace), str(name)))
 
-    async def child_changed(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
-        owner = labels.get(names.MODEL_LABEL)
-        if owner:
+    async def child_changed(namespace: str | None, body: kopf.Body, **_: Any) -> None:
+        for owner in owners(body):
             add(Key(str(namespace), owner))
 
     for group, version, plural in WATCHED_CHILDREN:
         kopf.on.event(group, version, plural, id="child", registry=registry)(child_changed)
     return registry
+
+
+def owners(body: Mapping[str, Any]) -> set[str]:
+    """Names of the OmniModels that a child has to do with: by its label, and by its owner, should the label lie."""
+    meta = body["metadata"]
+    found = {reference["name"] for reference in meta.get("ownerReferences") or [] if reference["kind"] == names.KIND}
+    label = (meta.get("labels") or {}).get(names.MODEL_LABEL)
+    return found | {label} if label else found
+
+
+class Backoffs(Iterable[float]):
+    """Seconds between kopf's tries of one call, without end: its own list ends after 54 s, and the operator with it."""
+
+    def __iter__(self) -> Iterator[float]:
+        return chain((0.5, 1, 2, 4, 8), repeat(15.0))
 
 
 def kopf_settings() -> kopf.OperatorSettings:
@@ -67,6 +82,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.watching.client_timeout = 310
     settings.watching.connect_timeout = 30
     settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = Backoffs()
     for _, _, plural in WATCHED_CHILDREN:
         settings.watching.label_selectors[plural] = names.MODEL_LABEL
     return settings

@@ -64,12 +64,13 @@ class KeyQueue(Generic[K]):
         """The key's last work succeeded: its next failure starts with the shortest delay again."""
         self._failures.pop(key, None)
 
-    def retry(self, key: K) -> float:
-        """The key's work failed: due again after a delay that doubles each time. Returns the delay in seconds."""
+    def retry(self, key: K, at_least: float = 0.0) -> float:
+        """The key's work failed: due again after a delay that doubles each time, and not before `at_least` seconds.
+        Returns the delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 16))
-        delay *= 0.75 + 0.5 * self._jitter()
+        delay = max(delay * (0.75 + 0.5 * self._jitter()), at_least * (1.0 + 0.25 * self._jitter()))
         self.add_after(key, delay)
         return delay
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pydantic import ValidationError
@@ -12,11 +12,12 @@ from pydantic import ValidationError
 from omni_operator.api.enums import SharingStrategy
 from omni_operator.api.reasons import ConditionType
 from omni_operator.api.v1alpha1 import Condition, OmniModelStatus
-from omni_operator.kube.apply import carry_out, write_status
+from omni_operator.kube.apply import carry_out, relabel, write_status
 from omni_operator.kube.client import Client, KubeError, Manifest
 from omni_operator.kube.events import EventType, emit
 from omni_operator.kube.observe import Snapshot, observe
 from omni_operator.planning.conditions import refused_status, restart_history, status, with_restarts, with_write_failure
+from omni_operator.planning.drift import Repairs, repairs
 from omni_operator.planning.faults import restarts
 from omni_operator.planning.layout import Problem
 from omni_operator.planning.rollout import Step, next_step
@@ -33,6 +34,7 @@ class Pass:
     """What one pass did."""
 
     step: Step
+    repairs: Repairs = field(default_factory=Repairs)
     status_written: bool = False
     problems: tuple[Problem, ...] = ()
     status: OmniModelStatus | None = None
@@ -53,20 +55,27 @@ async def reconcile(client: Client, namespace: str, name: str, settings: Setting
     if not isinstance(plan, Plan):
         subject = subject_of(snapshot.model, None)
         wanted = refused_status(subject, plan, snapshot.observed, previous, clock())
-        return await _finish(client, snapshot, previous, wanted, Step(), (), clock)
+        return await _finish(client, snapshot, previous, wanted, Pass(Step()), clock)
+    edited = repairs(plan.rendered, snapshot.live)
+    if edited.relabel:
+        # A step made on wrong labels would be wrong, such as to remove a pod for its replica's number.
+        await relabel(client, snapshot, edited.relabel)
+        snapshot = await observe(client, namespace, name)
+        if snapshot is None:
+            return None
     now = clock()
     before = restart_history(previous)
     history = restarts(plan.targets, snapshot.observed, plan.layout.strategy is SharingStrategy.MPS, before, now)
     again = frozenset(index for index, restart in history.items() if restart.last == now)
     step = next_step(plan.targets, plan.rendered, snapshot.observed, again)
-    problems = tuple(await carry_out(client, namespace, step, snapshot.observed))
+    problems = tuple(await carry_out(client, snapshot, step, edited.apply))
     wanted = status(
         plan.subject, plan.layout, plan.problems, plan.targets, plan.rendered, snapshot.observed, previous, now
     )
     wanted = with_restarts(wanted, history)
     for problem in problems[:1]:
         wanted = with_write_failure(wanted, problem, previous, plan.subject.generation, clock())
-    return await _finish(client, snapshot, previous, wanted, step, problems, clock)
+    return await _finish(client, snapshot, previous, wanted, Pass(step, edited, problems=problems), clock)
 
 
 async def _finish(
@@ -74,8 +83,7 @@ async def _finish(
     snapshot: Snapshot,
     previous: OmniModelStatus,
     wanted: OmniModelStatus,
-    step: Step,
-    problems: tuple[Problem, ...],
+    done: Pass,
     clock: Clock,
 ) -> Pass:
     body = wanted.model_dump(by_alias=True, exclude_none=True, mode="json")
@@ -86,7 +94,7 @@ async def _finish(
             await emit(client, snapshot.model, kind, condition.reason, condition.message, clock())
         except KubeError as error:
             log.warning("an event was lost: %s", error)
-    return Pass(step, written, problems, wanted)
+    return replace(done, status_written=written, status=wanted)
 
 
 def _transitions(previous: OmniModelStatus, wanted: OmniModelStatus) -> list[Condition]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from omni_operator.api.v1alpha1 import OmniModelSpec
-from omni_operator.cli.documents import Path
+from omni_operator.api.yaml_events import Path
 from omni_operator.cli.schema import RULES, faults, schema, show, view
 from omni_operator.cli.schema_file import schema_text
 from omni_operator.planning.budget import check

@@ -13,8 +13,9 @@ from typing import Any
 from omni_operator.api.names import API_VERSION, GROUP, KIND
 from omni_operator.api.quantities import QuantityError, parse_amount, parse_budget
 from omni_operator.api.reasons import Reason
+from omni_operator.api.yaml_events import Path
 from omni_operator.catalogue import Card, cards
-from omni_operator.cli.documents import BadInput, Document, Path, Place
+from omni_operator.cli.documents import BadInput, Document, Place
 from omni_operator.cli.edits import edited
 from omni_operator.cli.schema import faults, show, view
 from omni_operator.planning.budget import Verdict, check_model, verdict

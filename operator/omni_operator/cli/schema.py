@@ -26,7 +26,7 @@ from omni_operator.api.quantities import (
     parse_budget,
     parse_percent,
 )
-from omni_operator.cli.documents import Path
+from omni_operator.api.yaml_events import Path
 
 if TYPE_CHECKING:
     from omni_operator.api.v1alpha1 import OmniModelSpec

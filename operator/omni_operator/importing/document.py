@@ -1,21 +1,21 @@
 """Text → plain data, safely: one YAML or JSON document of mappings, lists, text, numbers, booleans and null.
 
-Promises: no traceback, no code run, bounded time and memory whatever the input. Built from the parser's events rather
-than its objects, so that size, depth, aliases and duplicate keys are judged before anything is built. Decimal numbers
-become `Decimal` from their text, so that no float ever stands for a share. Mapping keys are text, as they were written.
+Decimal numbers become `Decimal` from their text, so that no float ever stands for a share. Mapping keys are text, as
+they were written. What is promised of the reading stands in `omni_operator.api.yaml_events`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
 import yaml
 
+from omni_operator.api.yaml_events import TAG, YamlReader, trouble
 from omni_operator.importing.notes import ImportProblem
 
 MAX_BYTES = 1024 * 1024
@@ -27,26 +27,10 @@ MAX_VALUES = 50_000
 MAX_NUMBER = 64
 """Characters of a number. Longer ones only cost time."""
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_STANDARD = "tag:yaml.org,2002:"
 _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*|[-+]?0x[0-9a-fA-F_]+|[-+]?0o?[0-7_]+|[-+]?0b[01_]+")
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?")
 _TRUE = frozenset({"y", "yes", "true", "on"})
 _FALSE = frozenset({"n", "no", "false", "off"})
-
-
-@dataclass
-class _Budget:
-    """Counts values, so that aliases cannot multiply without end."""
-
-    left: int = MAX_VALUES
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Values within each anchor."""
-
-    def spend(self, values: int, where: _Where) -> None:
-        self.left -= values
-        if self.left < 0:
-            where.refuse(f"more than {MAX_VALUES:,} values once aliases are followed")
 
 
 @dataclass(frozen=True)
@@ -148,129 +132,49 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _parse_yaml(text: str, source: str) -> Any:
     try:
-        return _Builder(yaml.parse(text, Loader=_Loader), source).document()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        what = " ".join(part for part in (error.context, error.problem) if part)
-        _Where(source, mark).refuse(f"is not valid YAML: {what}")
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else None
-        raise ImportProblem(f"is not valid YAML: {error.reason} ({error.character!r})", source, line) from None
+        return _Reader(text, source).document()
     except yaml.YAMLError as error:
-        raise ImportProblem(f"is not valid YAML: {error}", source) from None
+        what, line, column = trouble(error, text)
+        raise ImportProblem(f"is not valid YAML: {what}", source, line, column) from None
     except UnicodeEncodeError:
         raise ImportProblem("is not valid Unicode text", source) from None
 
 
-class _Builder:
-    """Builds data from events. One object per text."""
+class _Reader(YamlReader):
+    """One document, its scalars as PyYAML resolves them (YAML 1.1), as both engines read their files."""
 
-    def __init__(self, events: Iterator[Any], source: str) -> None:
-        self._events = events
+    max_depth = MAX_DEPTH
+    max_values = MAX_VALUES
+
+    def __init__(self, text: str, source: str) -> None:
+        super().__init__(text)
         self._source = source
-        self._anchors: dict[str, Any] = {}
-        self._budget = _Budget()
         self._resolver: Any = yaml.resolver.Resolver()
 
     def document(self) -> Any:
-        result = None
-        documents = 0
-        for event in self._events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    self._at(event).refuse(_second(result))
-                result = self._value(next(self._events), 0)
-        return result
+        """The only document; None where there is none."""
+        found: list[Any] = []
+        for start, data in self.documents():
+            if found:
+                self.refuse(start, _second(found[0]))
+            found.append(data)
+        return found[0] if found else None
 
-    def _at(self, event: Any) -> _Where:
-        return _Where(self._source, event.start_mark)
+    def refuse(self, event: Any, message: str) -> NoReturn:
+        _Where(self._source, event.start_mark).refuse(message)
 
-    def _value(self, event: Any, depth: int) -> Any:
-        before = self._budget.left
-        if isinstance(event, yaml.AliasEvent):
-            return self._alias(event)
-        self._budget.spend(1, self._at(event))
-        if depth > MAX_DEPTH:
-            self._at(event).refuse(f"is nested more than {MAX_DEPTH} levels deep")
-        if isinstance(event, yaml.MappingStartEvent):
-            result: Any = self._mapping(event, depth)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            result = self._sequence(event, depth)
-        else:
-            result = self._scalar(event)
-        if event.anchor is not None:
-            self._anchors[event.anchor] = result
-            self._budget.sizes[event.anchor] = before - self._budget.left
-        return result
-
-    def _alias(self, event: Any) -> Any:
-        if event.anchor not in self._anchors:
-            self._at(event).refuse(f"the alias *{event.anchor} has no anchor before it, or stands within its own")
-        self._budget.spend(self._budget.sizes[event.anchor], self._at(event))
-        return self._anchors[event.anchor]
-
-    def _mapping(self, start: Any, depth: int) -> dict[str, Any]:
-        self._check_tag(start, "map")
-        result: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key = self._key(event)
-            value = self._value(next(self._events), depth + 1)
-            if key == "<<":
-                self._merge(merged, value, event)
-            elif key in result:
-                self._at(event).refuse(f"the key {key!r} is given twice in one mapping")
-            else:
-                result[key] = value
-        return {**merged, **result} if merged else result
-
-    def _merge(self, merged: dict[str, Any], value: Any, event: Any) -> None:
-        for part in value if isinstance(value, list) else [value]:
-            if not isinstance(part, dict):
-                self._at(event).refuse("<< merges mappings only")
-            for key, inherited in part.items():
-                merged.setdefault(key, inherited)
-            self._budget.spend(len(part), self._at(event))
-
-    def _key(self, event: Any) -> str:
-        if isinstance(event, yaml.AliasEvent):
-            event_value = self._alias(event)
-            if not isinstance(event_value, str):
-                self._at(event).refuse("a key must be plain text")
-            return event_value
-        if not isinstance(event, yaml.ScalarEvent):
-            self._at(event).refuse("a key must be plain text, not a list or a mapping")
-        text: str = event.value
-        if event.anchor is not None:
-            self._anchors[event.anchor] = text
-            self._budget.sizes[event.anchor] = 1
-        return text
-
-    def _sequence(self, start: Any, depth: int) -> list[Any]:
-        self._check_tag(start, "seq")
-        result = []
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            result.append(self._value(event, depth + 1))
-        return result
-
-    def _check_tag(self, event: Any, expected: str) -> None:
-        if event.tag not in (None, "!", _STANDARD + expected):
-            self._at(event).refuse(f"the tag {_short(event.tag)} is not supported; only plain data is read")
-
-    def _scalar(self, event: Any) -> Any:
+    def scalar(self, event: Any) -> Any:
         tag = event.tag
         if tag is None or tag == "!":
             tag = self._resolver.resolve(yaml.ScalarNode, event.value, event.implicit)
-        where = self._at(event)
-        kind = tag.removeprefix(_STANDARD)
+        kind = tag.removeprefix(TAG)
         if kind in _TEXT:
             return event.value
         if kind == "null":
             return None
         if kind not in _NUMBERS:
-            where.refuse(f"the tag {_short(tag)} is not supported; only plain data is read")
-        return _NUMBERS[kind](event.value, where)
+            self.refuse_tag(event, tag)
+        return _NUMBERS[kind](event.value, _Where(self._source, event.start_mark))
 
 
 def _boolean(text: str, where: _Where) -> bool:
@@ -317,10 +221,6 @@ def _second(first: Any) -> str:
     if isinstance(first, dict) and "apiVersion" in first and "kind" in first:
         return f"looks like Kubernetes manifests, the first a {_cut(str(first['kind']))}, not like a pipeline file"
     return "a second document starts here; import one document at a time"
-
-
-def _short(tag: str) -> str:
-    return _cut("!!" + tag.removeprefix(_STANDARD) if tag.startswith(_STANDARD) else tag)
 
 
 def _cut(text: str) -> str:

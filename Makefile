@@ -63,7 +63,7 @@ test-stage: venv $(STAGE)/.installed ## A whole tiny replica, real SGLang on the
 
 .PHONY: test-node
 test-node: venv ## End to end on a real node with invented GPUs (root, Go), or on the cluster of KUBECONFIG
-	$(BIN)/pytest -v -m node
+	$(BIN)/pytest -v -s -m node
 
 .PHONY: test
 test: check test-api test-contract test-stage test-node ## Every test

@@ -33,9 +33,9 @@ def main() -> int:
         show(console, on)
         ask(console, on)
         say(console, "Try it yourself")
-        console.print(f"export KUBECONFIG={shown(on.kubeconfig)}")
+        console.print(f"export KUBECONFIG={shown(on.kubeconfig)} PATH={shown(on.kubectl_path.parent)}:$PATH")
         console.print("kubectl get omnimodels -o wide; kubectl describe omnimodel tiny-omni")
-        console.print("kubectl apply -f examples/qwen3-omni-h100-overbooked.yaml   # refused, and told why")
+        console.print("kubectl apply -f examples/qwen3-omni-h100-overbooked.yaml   # refused")
         console.print("make cluster-down                                           # removes all of it")
     except ClusterError as error:
         console.print(f"[red]error:[/red] {error}")
@@ -94,8 +94,10 @@ def ask(console: Console, on: Target) -> None:
         console.print(f"[dim]> {QUESTION}")
         console.print(json.dumps(complete(url, QUESTION), indent=2, ensure_ascii=False), markup=False)
         say(console, "The same, streamed")
-        for chunk in stream(url, QUESTION):
-            console.print(json.dumps(chunk, ensure_ascii=False), soft_wrap=True, markup=False)
+        chunks = 0
+        for chunks, chunk in enumerate(stream(url, QUESTION), 1):
+            console.print(chunk["choices"][0]["delta"].get("content") or "", end="", markup=False)
+        console.print(f"\n[dim]{chunks} chunks, each through all four stages")
 
 
 def complete(url: str, text: str, tokens: int = 16) -> dict[str, Any]:

@@ -94,6 +94,59 @@ def test_the_operator_may_die_without_a_pod_of_the_model_restarting(tiny: Space)
     assert tiny.condition(NAME, "Ready")["status"] == "True"
 
 
+KILL_THE_ENGINE = """
+import os, pathlib
+for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    pid = int(path.parent.name)
+    if pid != os.getpid() and b"omni_stage.engine" in path.read_bytes():
+        os.kill(pid, 9)
+"""
+
+
+def restarts(space: Space) -> dict[str, int]:
+    return {name: row["restarts"] for name, row in space.stages(NAME).items()}
+
+
+def test_a_stage_whose_engine_dies_comes_back_in_place_and_no_neighbour_restarts(tiny: Space) -> None:
+    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in tiny.pods()}
+    tiny.on.kubectl("exec", "-n", tiny.name, f"{NAME}-0-talker", "--", "python", "-c", KILL_THE_ENGINE)
+    tiny.wait("the restart is seen", lambda: restarts(tiny)["talker"] == 1, 60)
+    tiny.wait_ready(NAME)
+    assert restarts(tiny) == {"preprocessing": 0, "thinker": 0, "talker": 1, "decode": 0}
+    assert {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in tiny.pods()} == before
+    with forwarded(tiny.on, tiny.name, NAME, 8000) as url:
+        assert complete(url, "hello")["choices"][0]["message"]["content"].startswith(TRAIL)
+
+
+def test_a_changed_argument_restarts_its_own_stage_only(tiny: Space) -> None:
+    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in tiny.pods()}
+    stages = [
+        {"name": "thinker", "gpus": [0], "gpuMemory": "60%"},
+        {"name": "talker", "gpus": [0], "gpuMemory": "20%", "env": [{"name": "A", "value": "b"}]},
+    ]
+    tiny.apply(example(NAME, stages=stages))
+    generation = tiny.model(NAME)["metadata"]["generation"]
+
+    def done() -> bool:
+        ready = tiny.condition(NAME, "Ready")
+        return bool(ready["status"] == "True" and ready["observedGeneration"] == generation)
+
+    tiny.wait("the new generation is Ready", done, 300)
+    after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in tiny.pods()}
+    assert {name for name in after if after[name] != before.get(name)} == {f"{NAME}-0-talker"}
+
+
+def test_a_refused_change_leaves_the_old_generation_serving(tiny: Space) -> None:
+    before = {pod["metadata"]["uid"] for pod in tiny.pods()}
+    tiny.apply(example(NAME, stages=[{"name": "thinker", "gpuMemory": "90%"}, {"name": "talker", "gpuMemory": "20%"}]))
+    refused = tiny.wait("the refusal", lambda: (c := tiny.condition(NAME, "Accepted"))["status"] == "False" and c, 30)
+    assert refused["reason"] == "BudgetExceeded"
+    assert "is left running" in tiny.condition(NAME, "Ready")["message"]
+    assert {pod["metadata"]["uid"] for pod in tiny.pods()} == before
+    with forwarded(tiny.on, tiny.name, NAME, 8000) as url:
+        assert complete(url, "hello")["choices"][0]["message"]["content"].startswith(TRAIL)
+
+
 def test_deleting_the_omnimodel_leaves_nothing(tiny: Space) -> None:
     tiny.on.kubectl("delete", "omnimodel", "-n", tiny.name, NAME, "--timeout=60s")
     tiny.wait("nothing is left", lambda: tiny.children() == {kind: [] for kind in CHILDREN}, 120)

@@ -94,10 +94,11 @@ def ask(console: Console, on: Target) -> None:
         console.print(f"[dim]> {QUESTION}")
         console.print(json.dumps(complete(url, QUESTION), indent=2, ensure_ascii=False), markup=False)
         say(console, "The same, streamed")
-        chunks = 0
-        for chunks, chunk in enumerate(stream(url, QUESTION), 1):
-            console.print(chunk["choices"][0]["delta"].get("content") or "", end="", markup=False)
-        console.print(f"\n[dim]{chunks} chunks, each through all four stages")
+        words = []
+        for chunk in stream(url, QUESTION):
+            words.append(chunk["choices"][0]["delta"].get("content") or "")
+            console.print(words[-1], end="", markup=False)
+        console.print(f"\n[dim]{len(words)} chunks, each through all four stages")
 
 
 def complete(url: str, text: str, tokens: int = 16) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import re
 import shlex
 from collections.abc import Awaitable, Callable
@@ -68,6 +69,9 @@ async def _connected(arguments: argparse.Namespace, work: Callable[[Cluster], Aw
             return await work(cluster)
         except KubeError as error:
             raise refusal(error, cluster) from None
+        except json.JSONDecodeError:  # A proxy's or a login page, say.
+            place = Place(f"cluster {cluster.server}")
+            raise BadInput("does not answer as the API server of a Kubernetes cluster", place) from None
 
 
 def check_name(text: str, what: str) -> None:

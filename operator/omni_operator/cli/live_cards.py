@@ -90,7 +90,7 @@ def _legend(
     owners: Sequence[str],
     canvas: Canvas,
 ) -> list[Line]:
-    width = max((len(name) for name in (*picture.owners, "too many")))
+    width = max(len(name) for name in (*picture.owners, "too many"))
     lines: list[Line] = [[Span(f"      {'STAGE':{width}}  {HEAD[0]:>7}  {HEAD[1]:>8}  {HEAD[2]:>8}  {HEAD[3]}", DIM)]]
     for name in picture.owners:
         share = sum((band.share for band in picture.bands if band.owner == name), Fraction(0))

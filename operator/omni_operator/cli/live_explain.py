@@ -53,11 +53,12 @@ def _condition_lines(model: LiveModel, canvas: Canvas) -> list[Line]:
 def _change_lines(model: LiveModel, found: Sequence[Advice], canvas: Canvas) -> list[Line]:
     lines: list[Line] = [[Span("")], [Span("What to change", BOLD)]]
     judgement = model.judgement
-    if judgement is not None and refused(judgement.problems):
-        return [*lines, *_refusal_lines(model, judgement, canvas)]
     accepted = model.condition(ConditionType.ACCEPTED)
-    if model.current and accepted is not None and not accepted.good and judgement is not None:
-        text = "The rules of this kubectl-omni accept the spec, the operator's do not: they are of different versions."
+    if _refused(model):
+        assert judgement is not None
+        return [*lines, *_refusal_lines(model, judgement, canvas)]
+    if judgement is not None and accepted is not None and accepted.good is refused(judgement.problems):
+        text = "The operator and this kubectl-omni judge the spec differently: they are of different versions."
         lines += wrapped([Span(f"  {text}")], canvas.columns, 2)
     for i, one in enumerate(found, 1):
         lines += wrapped([Span(f"  {i}. {one.change}")], canvas.columns, 5)
@@ -65,6 +66,13 @@ def _change_lines(model: LiveModel, found: Sequence[Advice], canvas: Canvas) -> 
         text = "Nothing." if model.ready else "Nothing yet: what is under way takes its time."
         lines += [[Span(f"  {text}")]]
     return [*lines, *_warning_lines(judgement, canvas)]
+
+
+def _refused(model: LiveModel) -> bool:
+    """Whether the spec is refused: by the operator, and where it has not looked yet, by the rules alone."""
+    accepted = model.condition(ConditionType.ACCEPTED)
+    by_operator = model.current and accepted is not None and accepted.good
+    return model.judgement is not None and refused(model.judgement.problems) and not by_operator
 
 
 def _refusal_lines(model: LiveModel, judgement: Judgement, canvas: Canvas) -> list[Line]:
@@ -108,7 +116,7 @@ def _advice(model: LiveModel) -> Iterator[Advice]:
 def _command_lines(model: LiveModel, found: Sequence[Advice], flags: str, canvas: Canvas) -> list[Line]:
     commands = list(dict.fromkeys(command for one in found for command in one.commands))
     judgement = model.judgement
-    if judgement is not None and refused(judgement.problems):
+    if judgement is not None and _refused(model):
         edits = [f" --set '{setting(change)}'" for remedy in judgement.remedies[:1] for change in remedy.changes]
         commands.append(f"kubectl get omnimodel {model.name} -o yaml{flags} | kubectl omni plan -{''.join(edits)}")
         commands.append(f"kubectl edit omnimodel {model.name}")

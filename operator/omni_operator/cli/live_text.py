@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from omni_operator.api.enums import SharingStrategy
 from omni_operator.api.quantities import format_bytes
 from omni_operator.api.reasons import ConditionType, Reason
 from omni_operator.cli.live_cards import card_lines
@@ -193,7 +194,17 @@ def _told(row: LiveStage, model: LiveModel, now: datetime) -> str:
         parts.append(f"{row.restarts} restart{'s' * (row.restarts != 1)}")
     if row.page is not None and row.page.memory is not None and not row.page.on_gpu:
         parts.append(f"{format_bytes(row.page.memory)} of host memory")
+    if _off_mps(row, model):
+        parts.append("not attached to MPS, so its share is not enforced")
     return "; ".join(parts)
+
+
+def _off_mps(row: LiveStage, model: LiveModel) -> bool:
+    """Whether it computes on a GPU shared by MPS, and is no client of MPS, by its own word."""
+    layout = model.judgement.layout if model.judgement else None
+    if layout is None or row.page is None or row.page.mps_attached or not model.sharing.startswith(SharingStrategy.MPS):
+        return False
+    return bool(set(row.slots) & set(layout.shared_slots()))
 
 
 def _limit(row: LiveStage, model: LiveModel) -> str:

@@ -144,3 +144,10 @@ def test_import_takes_a_card_by_its_memory(tmp_path: Path, capsys: Capture) -> N
     given.write_text("config_cls: HiggsTtsPipelineConfig\nmodel_path: bosonai/higgs-tts-3-4b\n")
     main(["import", str(given), "--card", "81559Mi"])
     assert yaml.safe_load(capsys.readouterr().out)["spec"]["gpus"] == {"memory": "81559Mi"}
+
+
+def test_of_a_hub_id_every_variant_with_the_same_stages_is_tried(capsys: Capture) -> None:
+    assert main(["solve", QWEN, "--card", "h200", "-o", "yaml"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["spec"]["model"]["variant"] == "speech-colocated"
+    assert main(["solve", QWEN, "--card", "h200", "-o", "yaml", "--goal", "first-sound"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["spec"]["model"]["variant"] == "speech"

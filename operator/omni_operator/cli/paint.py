@@ -16,6 +16,8 @@ from typing import IO, Protocol
 LEAST_COLUMNS = 40
 MOST_COLUMNS = 160
 DEFAULT_COLUMNS = 100
+TIE = "\N{NO-BREAK SPACE}"
+"""A space at which no line is broken."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ class Canvas:
 
     def _line(self, line: Line) -> str:
         if not self.color:
-            return "".join(span.text for span in line).rstrip()
-        return "".join(_escaped(span) for span in line)
+            return "".join(span.text for span in line).rstrip().replace(TIE, " ")
+        return "".join(_escaped(span) for span in line).replace(TIE, " ")
 
 
 def canvas_for(stream: IO[str], environment: Mapping[str, str] = os.environ) -> Canvas:

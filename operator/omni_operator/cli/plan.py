@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from omni_operator.api.quantities import format_bytes, format_percent
 from omni_operator.cli.judge import Judgement, Options
-from omni_operator.cli.paint import BAD, BOLD, DIM, GOOD, PLAIN, UNSURE, Canvas, Line, Span, canvas_for, wrapped
+from omni_operator.cli.paint import BAD, BOLD, DIM, GOOD, PLAIN, TIE, UNSURE, Canvas, Line, Span, canvas_for, wrapped
 from omni_operator.cli.picture_text import slot_lines
 from omni_operator.cli.report import report, setting
 from omni_operator.cli.sources import judgements
@@ -194,7 +194,7 @@ def _problem_lines(problem: Problem, judgement: Judgement, canvas: Canvas) -> li
     if problem.remedy:
         words.append(Span(f" {problem.remedy}", PLAIN))
     if place is not None:
-        words.append(Span(f" [line {place.line}]", DIM))
+        words.append(Span(f" [line{TIE}{place.line}]", DIM))
     return wrapped(words, canvas.columns, 4)
 
 

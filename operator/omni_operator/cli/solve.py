@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     solved = True
     for target in found:
         goal = GOALS[arguments.goal]
-        solution = solve_any([target.layout], target.size, candidates, arguments.gpus, goal, workload)
+        solution = solve_any([target.layout, *target.others], target.size, candidates, arguments.gpus, goal, workload)
         if not isinstance(solution, Solution):
             words: Line = [Span(f"{target.name}: ", BAD), Span(str(solution.problem))]
             sys.stderr.write(canvas_for(sys.stderr).draw(wrapped(words, canvas.columns, 2)))
@@ -64,7 +64,8 @@ def lines(target: Target, solution: Solution, canvas: Canvas) -> list[Line]:
     """One solution for the terminal."""
     card = solution.layout.card
     gpus = f"{solution.gpus} × {card.name if card else '?'}"
-    result: list[Line] = [[Span(target.name or target.model, BOLD), Span(f"  {gpus}, for {WORDS[solution.goal]}", DIM)]]
+    what = f"  {solution.layout.variant}, {gpus}, for {WORDS[solution.goal]}"
+    result: list[Line] = [[Span(target.name or target.model, BOLD), Span(what, DIM)]]
     notes = {placement.stage: placement.reason for placement in solution.placements}
     drawn = pictures(solution.layout)
     for slots, picture in alike(drawn):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omni_operator.catalogue import known_models, model_sizes
+from omni_operator.catalogue import known_models, model_sizes, pipelines
 from omni_operator.cli.documents import BadInput, Document, Place
-from omni_operator.cli.judge import Options, judge
+from omni_operator.cli.judge import Judgement, Options, judge
 from omni_operator.cli.sources import STDIN, judgements
 from omni_operator.planning.layout import Layout, Stage
 from omni_operator.planning.rules.wording import closest
@@ -27,6 +27,8 @@ class Target:
     model: str
     layout: Layout
     size: ModelSize | None
+    others: tuple[Layout, ...] = ()
+    """Layouts of other variants with the same stages, where none was asked for."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +60,7 @@ def targets(arguments: argparse.Namespace, cards: tuple[str, ...]) -> list[Targe
         judged = judgements([name], options)
     else:
         judged = [judge(_document(name, arguments.variant), options)]
+    others = () if arguments.variant or name == STDIN or Path(name).exists() else _others(judged[0], options)
     found = []
     for judgement in judged:
         if judgement.layout is None:
@@ -66,7 +69,7 @@ def targets(arguments: argparse.Namespace, cards: tuple[str, ...]) -> list[Targe
             size: ModelSize | None = _checkpoint(arguments.folder, judgement.layout.pipeline).size
         else:
             size = model_sizes().get(judgement.model.lower())
-        found.append(Target(judgement.name, judgement.model, judgement.layout, size))
+        found.append(Target(judgement.name, judgement.model, judgement.layout, size, others))
     return found
 
 
@@ -84,6 +87,16 @@ def _of_folder(folder: str, pipeline: str | None, variant: str | None, options: 
     if judged.layout is None:
         raise BadInput(" ".join(str(problem) for problem in judged.problems), Place(folder))
     return Target(found.size.id, found.size.id, judged.layout, found.size)
+
+
+def _others(judged: Judgement, options: Options) -> tuple[Layout, ...]:
+    if judged.layout is None:
+        return ()
+    variants = pipelines()[judged.layout.pipeline].variants
+    stages = {stage.name for stage in judged.layout.stages}
+    names = [name for name, variant in variants.items() if {stage.name for stage in variant.stages} == stages]
+    layouts = [judge(_document(judged.model, name), options).layout for name in names if name != judged.layout.variant]
+    return tuple(layout for layout in layouts if layout is not None)
 
 
 def _checkpoint(folder: str, pipeline: str | None) -> Checkpoint:

@@ -63,6 +63,7 @@ def stored(
                 "status": "True" if kind != "Ready" else ready[0],
                 "reason": kind if kind != "Ready" else ready[1],
                 "message": f"{kind} it is." if kind != "Ready" else ready[2],
+                "observedGeneration": 1,
                 "lastTransitionTime": "2026-11-29T12:05:00Z",
             }
             for kind in TYPES

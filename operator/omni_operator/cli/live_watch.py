@@ -47,8 +47,8 @@ async def redraw(
         while True:
             now = datetime.now(UTC)
             canvas = canvas_for(sys.stdout)
-            lines = [*draw(last.seen, now, canvas), *_foot(trouble, canvas)]
-            sys.stdout.write(screen(lines, canvas, get_terminal_size().lines))
+            lines = draw(last.seen, now, canvas)
+            sys.stdout.write(screen(lines, canvas, get_terminal_size().lines, _foot(trouble, canvas)))
             sys.stdout.flush()
             await asyncio.sleep(SECONDS)
             trouble = await _look_again(look, last, trouble)
@@ -91,11 +91,13 @@ class Trouble:
         return f"no answer since {self.since:%H:%M:%S} UTC: {self.words}"
 
 
-def screen(lines: Sequence[Line], canvas: Canvas, rows: int) -> str:
-    """A whole screen, drawn over the one before without a flicker; what is too long for it is cut, and that said."""
-    if len(lines) > rows - 1:
-        lines = [*lines[: max(1, rows - 2)], [Span(f"  … {len(lines) - rows + 2} more lines below", DIM)]]
-    text = canvas.draw(lines).replace("\n", f"{REST_OF_LINE}\n")
+def screen(lines: Sequence[Line], canvas: Canvas, rows: int, foot: Sequence[Line] = ()) -> str:
+    """A whole screen, drawn over the one before without a flicker; what is too long for it is cut, and that said. The
+    foot is never cut."""
+    room = max(2, rows - 1 - len(foot))
+    if len(lines) > room:
+        lines = [*lines[: room - 1], [Span(f"  … {len(lines) - room + 1} more lines below", DIM)]]
+    text = canvas.draw([*lines, *foot]).replace("\n", f"{REST_OF_LINE}\n")
     return f"{HOME}{text}{REST_OF_SCREEN}"
 
 
@@ -151,4 +153,4 @@ def _passing(error: KubeError) -> bool:
 def _foot(trouble: Trouble | None, canvas: Canvas) -> list[Line]:
     if trouble is None:
         return []
-    return [[Span("")], *wrapped([Span(f"  {trouble}", UNSURE)], canvas.columns, 2)]
+    return wrapped([Span(f"  {trouble}", UNSURE)], canvas.columns, 2)

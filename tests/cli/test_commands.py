@@ -139,6 +139,14 @@ def test_a_mistyped_card_or_model_names_the_nearest(capsys: Capture) -> None:
     assert "Did you mean Qwen/Qwen3-Omni-30B-A3B-Instruct?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["plan", "estimate", "solve", "import"])
+def test_a_card_without_a_memory_size_is_asked_for_it(command: str, tmp_path: Path, capsys: Capture) -> None:
+    given = tmp_path / "f.yaml"
+    given.write_text("config_cls: HiggsTtsPipelineConfig\nmodel_path: bosonai/higgs-tts-3-4b\n")
+    assert main([command, str(given) if command == "import" else GOOD, "--card", "gb10"]) == 2
+    assert "reports no memory size; give" in capsys.readouterr().err
+
+
 def test_import_takes_a_card_by_its_memory(tmp_path: Path, capsys: Capture) -> None:
     given = tmp_path / "f.yaml"
     given.write_text("config_cls: HiggsTtsPipelineConfig\nmodel_path: bosonai/higgs-tts-3-4b\n")

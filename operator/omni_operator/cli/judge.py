@@ -14,7 +14,7 @@ from omni_operator.api.names import API_VERSION, GROUP, KIND
 from omni_operator.api.quantities import QuantityError, parse_amount, parse_budget
 from omni_operator.api.reasons import Reason
 from omni_operator.api.yaml_events import Path
-from omni_operator.catalogue import Card, cards
+from omni_operator.catalogue import Card, cards, cards_without_memory
 from omni_operator.cli.documents import BadInput, Document, Place
 from omni_operator.cli.edits import edited
 from omni_operator.cli.schema import faults, show, view
@@ -145,6 +145,8 @@ def _card(name: str) -> Card:
     known = cards().get(name)
     if known is not None:
         return known
+    if name in cards_without_memory():
+        raise BadInput("reports no memory size; give what its GPU may use, such as 110Gi", Place(f"--card {name}"))
     try:
         return Card(name, parse_amount(name))
     except QuantityError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omni_operator.catalogue import Card, cards
+from omni_operator.catalogue import Card, cards, cards_without_memory
 from omni_operator.importing import (
     from_sglang,
     from_vllm,
@@ -82,6 +82,8 @@ def _wanted(
     card: Card | str | None, model: str | None, pipeline: str | None, variant: str | None, name: str | None, copies: int
 ) -> Wanted:
     if isinstance(card, str):
+        if card in cards_without_memory():
+            raise ImportProblem(f"a {card} reports no memory size; give it as an amount, such as 110Gi")
         if card not in cards():
             raise ImportProblem(f"the catalogue has no card {card!r}; it has {', '.join(cards())}")
         card = cards()[card]

@@ -107,7 +107,7 @@ def test_whoever_may_not(server: Server, capsys: Capture, command: tuple[str, ..
         ((401, "Unauthorized"), "does not accept these credentials (401)"),
         ((500, {"message": "oh"}), "oh (500)"),
         ((503, ""), "Service Unavailable (503)"),
-        ((200, "<html>log in</html>"), "answer"),
+        ((200, "<html>log in</html>"), "does not answer as an API server of Kubernetes"),
         ((200, ""), ""),
     ],
 )

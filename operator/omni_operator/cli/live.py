@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import re
 import shlex
 from collections.abc import Awaitable, Callable
@@ -69,9 +68,6 @@ async def _connected(arguments: argparse.Namespace, work: Callable[[Cluster], Aw
             return await work(cluster)
         except KubeError as error:
             raise refusal(error, cluster) from None
-        except json.JSONDecodeError:  # A proxy's or a login page, say.
-            place = Place(f"cluster {cluster.server}")
-            raise BadInput("does not answer as the API server of a Kubernetes cluster", place) from None
 
 
 def check_name(text: str, what: str) -> None:
@@ -85,6 +81,8 @@ def refusal(error: KubeError, cluster: Cluster) -> BadInput:
     from omni_operator.cli.live_model import clean
 
     message = clean(error.message)
+    if error.reason == "NotJSON":  # A proxy's or a login page, say.
+        return BadInput("does not answer as an API server of Kubernetes", Place(f"cluster {cluster.server}"))
     if error.status == 0:
         return BadInput(f"cannot be reached: {message}", Place(f"cluster {cluster.server}"))
     if error.status == 401:

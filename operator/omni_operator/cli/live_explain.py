@@ -65,7 +65,7 @@ def _change_lines(model: LiveModel, found: Sequence[Advice], canvas: Canvas) -> 
     if len(lines) == 2:
         text = "Nothing." if model.ready else "Nothing yet: what is under way takes its time."
         lines += [[Span(f"  {text}")]]
-    return [*lines, *_warning_lines(judgement, canvas)]
+    return [*lines, *_warning_lines(model, canvas)]
 
 
 def _refused(model: LiveModel) -> bool:
@@ -77,8 +77,7 @@ def _refused(model: LiveModel) -> bool:
 
 def _refusal_lines(model: LiveModel, judgement: Judgement, canvas: Canvas) -> list[Line]:
     """What the rules say of the stored spec, and the changes that would make it pass, checked by the same rules."""
-    accepted = model.condition(ConditionType.ACCEPTED)
-    said = accepted.message if accepted is not None and model.current else ""
+    said = _said(model)
     lines: list[Line] = []
     for problem in joined([problem for problem in judgement.problems if str(problem) not in said]):
         style = state_style("Failed") if problem.severity is Severity.ERROR else UNSURE
@@ -94,9 +93,16 @@ def _refusal_lines(model: LiveModel, judgement: Judgement, canvas: Canvas) -> li
     return lines
 
 
-def _warning_lines(judgement: Judgement | None, canvas: Canvas) -> list[Line]:
+def _said(model: LiveModel) -> str:
+    """What the condition Accepted says of the spec as it is now."""
+    accepted = model.condition(ConditionType.ACCEPTED)
+    return accepted.message if accepted is not None and model.current else ""
+
+
+def _warning_lines(model: LiveModel, canvas: Canvas) -> list[Line]:
     lines: list[Line] = []
-    for problem in joined(judgement.problems) if judgement else ():
+    problems = model.judgement.problems if model.judgement else ()
+    for problem in joined([problem for problem in problems if str(problem) not in _said(model)]):
         lines += wrapped([Span(f"  {problem.reason}: ", UNSURE), Span(str(problem))], canvas.columns, 4)
     return lines
 

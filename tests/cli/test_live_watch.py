@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -86,3 +87,22 @@ async def test_a_first_look_that_fails_leaves_the_terminal_alone(monkeypatch: py
     with pytest.raises(BadInput):
         await redraw(looks(GONE), status_lines, Last())
     assert terminal.getvalue() == ""
+
+
+async def test_a_cluster_that_is_silent_is_told_before_its_call_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live_watch, "PATIENCE_SECONDS", 0.05)
+    answers = looks(model(), GONE)
+    calls = 0
+
+    async def look() -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            await asyncio.Event().wait()
+        return await answers()
+
+    with pytest.raises(BadInput):
+        await print_changes(look, changes, Last(), stamped=False)
+    assert "nothing within 0 s; trying again" in capsys.readouterr().err

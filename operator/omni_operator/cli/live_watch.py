@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SECONDS = 2.0
+PATIENCE_SECONDS = 8.0
+"""How long a picture may be old before that is said: less than a call may take, more than the slowest supervisor."""
 ENTER = "\x1b[?1049h\x1b[?25l"
 """The terminal's other screen, without a cursor."""
 LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -138,7 +140,9 @@ async def _look_again(look: Callable[[], Awaitable[T]], last: Last[T], trouble: 
     from omni_operator.kube.client import KubeError
 
     try:
-        last.seen = await look()
+        last.seen = await asyncio.wait_for(look(), PATIENCE_SECONDS)
+    except TimeoutError:
+        return trouble or Trouble(datetime.now(UTC), f"nothing within {PATIENCE_SECONDS:.0f} s")
     except KubeError as error:
         if not _passing(error):
             raise

@@ -1,75 +1,213 @@
-"""A fault of a whole GPU, as kubelet would report it, against a real API server."""
+"""Any call may fail, in any way: the pass ends, comes back later, and the end is the same."""
 
 from __future__ import annotations
 
-import subprocess
+import asyncio
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.aio.client.configuration import Configuration
 
-from tests.api.conftest import Api, wait_for
-from tests.api.test_operator import create, declared, play_until_ready
+from omni_operator.kube import client as kube_client
+from omni_operator.kube.client import Client
+from omni_operator.rendering import Settings
+from omni_operator.runtime import queue
+from omni_operator.runtime.controller import Controller, Key
+from omni_operator.runtime.metrics import Metrics
+from omni_operator.runtime.reconcile import Pass
+from tests.api.conftest import Api, operator, wait_for
+from tests.api.fault_proxy import Broken, Fault, FaultProxy, fault_proxy, kubeconfig_for
+from tests.api.test_operator import CHILDREN, condition, create, declared, play_until_ready
 
 pytestmark = pytest.mark.api
 
+FAULTS: tuple[Fault, ...] = (409, 410, 429, 500, 503, *Broken)
 
-def end_container(api: Api, pod: str, code: int) -> None:
-    """Kubelet's report of a container that ended and is to be restarted."""
-    ended = {"terminated": {"exitCode": code, "reason": "Error", "message": "CUDA error: an illegal memory access"}}
-    container = {
-        "name": "stage",
-        "image": "stage:1",
-        "imageID": "",
-        "ready": False,
-        "restartCount": 1,
-        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-        "lastState": ended,
+STRIDE = int(os.environ.get("OMNI_FAULT_STRIDE", "9"))
+"""Every so many calls gets a fault; with 1, every call gets every fault, which takes minutes."""
+
+
+@pytest.fixture
+def faulty(proxy: str) -> Iterator[FaultProxy]:
+    with fault_proxy(proxy) as found:
+        yield found
+
+
+class Watching(Controller):
+    """What an event of a child would do, without a watch: a pass that wrote something is followed by another."""
+
+    def _record(self, key: Key, done: Pass | None) -> None:
+        super()._record(key, done)
+        if done is not None and not done.step.empty:
+            self.queue.add(key)
+
+
+@asynccontextmanager
+async def controller(faulty: FaultProxy, namespace: str) -> AsyncIterator[Controller]:
+    configuration = Configuration()
+    configuration.host = faulty.url
+    async with Client(configuration) as client:
+        found = Watching(client, Settings("stage:1"), Metrics(), namespace)
+        task = asyncio.create_task(found.run())
+        yield found
+        assert not task.done(), "nothing ends the workers"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def world(api: Api, name: str) -> Any:
+    """What a model came to, without what differs between two of them."""
+    pods = {p["metadata"]["name"]: p for p in api.get("pods") if p["metadata"]["labels"]["omnimodel.io/name"] == name}
+    arguments = {n: p["metadata"]["annotations"]["omnimodel.io/pod-config"] for n, p in pods.items()}
+    names = [
+        f"{kind}/{item['metadata']['name']}"
+        for kind in CHILDREN
+        for item in api.get(kind)
+        if item["metadata"].get("labels", {}).get("omnimodel.io/name") == name
+    ]
+    conditions = ((api.get("omnimodels", name) or {}).get("status") or {}).get("conditions", [])
+    result = {
+        "children": sorted(names),
+        "gates": {pod: bool(found["spec"].get("schedulingGates")) for pod, found in sorted(pods.items())},
+        "arguments": arguments,
+        "conditions": [
+            (c.get("status"), c.get("reason"), c.get("message"), c.get("observedGeneration")) for c in conditions
+        ],
     }
-    ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-29T12:00:00Z"}
-    api.patch_status("pods", pod, {"conditions": [ready], "containerStatuses": [container]})
+    return repr(result).replace(name, "NAME")
 
 
-def uids(api: Api) -> dict[str, str]:
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in api.get("pods")}
+async def settle(api: Api, name: str, wanted: str | None, seconds: float = 10.0) -> str:
+    """The world once it is as wanted, or once it no longer moves."""
+
+    def reached() -> str | None:
+        now = world(api, name)
+        if wanted is not None:
+            return now if now == wanted else None
+        time.sleep(1)
+        return now if now == world(api, name) else None
+
+    try:
+        return str(await asyncio.to_thread(wait_for, "the wanted end", reached, seconds))
+    except AssertionError:
+        return world(api, name)
 
 
-def test_a_cuda_fault_restarts_the_gpu_s_pods_together_and_says_so(
-    api: Api, running_operator: subprocess.Popen[bytes]
+def once(at: int, fault: Fault, base: int) -> Any:
+    return lambda number, method, path: fault if number == base + at else None
+
+
+def model(name: str) -> dict[str, Any]:
+    manifest = declared("tiny-omni")
+    manifest["metadata"]["name"] = name
+    return manifest
+
+
+def longer(manifest: dict[str, Any]) -> dict[str, Any]:
+    """An update that restarts pods."""
+    return {**manifest, "spec": {**manifest["spec"], "startupTimeout": "77m"}}
+
+
+def put(api: Api, manifest: dict[str, Any]) -> None:
+    """Faster than kubectl, of which a matrix of faults would need hundreds."""
+    name = manifest["metadata"]["name"]
+    if api.get("omnimodels", name) is None:
+        api.call("POST", api.path("omnimodels"), manifest)
+    else:
+        api.call("PATCH", api.path("omnimodels", name), manifest, "application/merge-patch+json")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+async def test_a_fault_at_any_call_of_a_start_and_of_an_update(
+    api: Api, faulty: FaultProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(api, declared("tiny-omni"))
-    play_until_ready(api, "tiny-omni")
-    before = uids(api)
-    end_container(api, "tiny-omni-0-talker", 72)
+    monkeypatch.setattr(queue, "FIRST_BACKOFF_SECONDS", 0.02)
+    monkeypatch.setattr(kube_client, "TIMEOUT_SECONDS", 0.5)
+    async with controller(faulty, api.namespace) as running:
 
-    def history() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = api.get("omnimodels", "tiny-omni")["status"].get("groupRestarts", [])
-        return found
+        async def run(manifest: dict[str, Any], wanted: str | None, at: int) -> tuple[str, int]:
+            name = manifest["metadata"]["name"]
+            await asyncio.to_thread(put, api, manifest)
+            base = len(faulty.calls)
+            faulty.decide = once(at, fault, base)
+            running.queue.add(Key(api.namespace, name))
+            return await settle(api, name, wanted), len(faulty.calls) - base
 
-    [restart] = wait_for("the restart is told", history)
-    assert (restart["replica"], restart["restarts"]) == (0, 1)
-    assert "talker ended with exit code 72" in restart["reason"]
-    # There is no kubelet here: the API server keeps bound pods until their grace period is confirmed.
-    for pod in before:
-        if "front" not in pod:
-            api.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
-    play_until_ready(api, "tiny-omni")
-    after = uids(api)
-    assert after["tiny-omni-0--front"] == before["tiny-omni-0--front"]
-    assert not {uid for name, uid in after.items() if "front" not in name} & set(before.values())
+        started, calls = await run(model("first"), None, -1)
+        updated, more = await run(longer(model("first")), None, -1)
+        assert (calls > 15, more > 15) == (True, True)
+        for at in range(FAULTS.index(fault) % STRIDE, max(calls, more), STRIDE):
+            name = f"m{at}"
+            assert (await run(model(name), started, at))[0] == started, f"start, {fault} at call {at}"
+            assert (await run(longer(model(name)), updated, at))[0] == updated, f"update, {fault} at call {at}"
+            await asyncio.to_thread(api.call, "DELETE", api.path("omnimodels", name))
 
 
-def test_a_stage_s_own_failure_restarts_nothing_else_and_names_it(
-    api: Api, running_operator: subprocess.Popen[bytes]
-) -> None:
-    create(api, declared("tiny-omni"))
-    play_until_ready(api, "tiny-omni")
-    before = uids(api)
-    end_container(api, "tiny-omni-0-talker", 71)
+async def test_one_that_always_fails_does_not_hold_up_another(api: Api, faulty: FaultProxy) -> None:
+    for name in ("good", "poor"):
+        create(api, model(name))
+    faulty.decide = lambda number, method, path: 500 if "poor" in path else None
+    async with controller(faulty, api.namespace) as running:
+        for _ in range(3):
+            running.queue.add(Key(api.namespace, "poor"))
+        running.queue.add(Key(api.namespace, "good"))
+        await settle(api, "good", None)
+        assert condition(api, "good", "Accepted").get("status") == "True"
+        assert condition(api, "poor", "Accepted") == {}
+        assert running.metrics.registry.get_sample_value("omni_operator_reconcile_retries_total") >= 2
+        faulty.decide = lambda number, method, path: None
+        await asyncio.to_thread(wait_for, "the other, too", lambda: condition(api, "poor", "Accepted"))
 
-    def ready() -> dict[str, Any]:
-        rows = api.get("omnimodels", "tiny-omni")["status"]["conditions"]
-        found: dict[str, Any] = next(row for row in rows if row["type"] == "Ready")
-        return found if found["reason"] == "OutOfBudget" else {}
 
-    assert "talker (Restarting" in wait_for("the reason", ready)["message"]
-    assert uids(api) == before
+async def test_it_leaves_the_server_alone_for_as_long_as_it_is_asked_to(api: Api, faulty: FaultProxy) -> None:
+    create(api, model("m"))
+    faulty.decide = lambda number, method, path: 429
+    async with controller(faulty, api.namespace) as running:
+        running.queue.add(Key(api.namespace, "m"))
+        await asyncio.sleep(0.9)
+        assert len(faulty.calls) == 5, "one pass only: the object and its children"
+
+
+def test_every_third_call_fails_watches_included(api: Api, faulty: FaultProxy, tmp_path: Path) -> None:
+    chance = random.Random(7)
+
+    def decide(number: int, method: str, path: str) -> Fault | None:
+        faults = [fault for fault in FAULTS if fault is not Broken.HANG]
+        return chance.choice(faults) if chance.random() < 0.33 else None
+
+    proxied = replace(api, kubeconfig=kubeconfig_for(faulty.url, tmp_path))
+    with operator(proxied, tmp_path / "log") as process:
+        wait_for("it leads", lambda: "leading" in (tmp_path / "log").read_text())
+        faulty.decide = decide
+        for i in range(5):
+            create(api, model(f"m{i}"))
+        time.sleep(8)
+        faulty.cut_all()
+        time.sleep(2)
+        faulty.decide = lambda number, method, path: None
+        for i in range(5):
+            play_until_ready(api, f"m{i}", 60)
+        assert process.poll() is None, (tmp_path / "log").read_text()
+
+
+def test_the_api_server_is_away_for_a_while(api: Api, faulty: FaultProxy, tmp_path: Path) -> None:
+    proxied = replace(api, kubeconfig=kubeconfig_for(faulty.url, tmp_path))
+    create(api, model("before"))
+    with operator(proxied, tmp_path / "log") as process:
+        play_until_ready(api, "before")
+        faulty.decide = lambda number, method, path: Broken.CUT
+        faulty.cut_all()
+        create(api, model("meanwhile"))
+        api.must("delete", "service", "before")
+        time.sleep(5)
+        faulty.decide = lambda number, method, path: None
+        play_until_ready(api, "meanwhile", 60)
+        wait_for("what was deleted meanwhile is back", lambda: api.get("services", "before"))
+        assert process.poll() is None, (tmp_path / "log").read_text()

@@ -79,7 +79,7 @@ async def _create(client: Client, child: Child) -> Problem | None:
     return None
 
 
-async def _found_again(client: Client, child: Child, found: Manifest) -> Problem | None:
+async def _found_again(client: Client, child: Child, found: Mapping[str, Any]) -> Problem | None:
     """A pod or claim that is there, though not among what carries our labels. If it is ours, someone took them off;
     the next pass judges it."""
     if not _owned_by_us(found, child):

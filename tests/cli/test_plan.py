@@ -304,3 +304,21 @@ def _without_codes(line: str) -> str:
     import re
 
     return re.sub(r"\x1b\[[0-9;]*m", "", line)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("stages: [{stage_id: 0, devices: '2,3', gpu_memory_utilization: 0.7}]", "DeviceCountMismatch"),
+        ("config_cls: NobodysPipelineConfig\nruntime_overrides: {a: {b: 1}}", "UnknownPipeline"),
+    ],
+)
+def test_an_imported_file_whose_placement_is_open_is_not_accepted(
+    text: str, reason: str, tmp_path: Path, capsys: Capture
+) -> None:
+    given = tmp_path / "f.yaml"
+    given.write_text(text)
+    assert main(["plan", str(given), "--card", "h200"]) == 1
+    shown = capsys.readouterr().out
+    assert "Not decided" in shown
+    assert reason in shown

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from omni_operator.api.reasons import Reason
 from omni_operator.catalogue import model_sizes
 from omni_operator.cli.documents import MAX_BYTES, BadInput, Document, Place, decode, read
 from omni_operator.cli.judge import Judgement, Options, is_manifest, is_omnimodel, judge, judged_layout, smallest_card
-from omni_operator.planning.budget import check
+from omni_operator.planning.budget import check, ordered
+from omni_operator.planning.layout import Problem, Severity
+
+if TYPE_CHECKING:
+    from omni_operator.importing import Imported
 
 STDIN = "-"
+_OPEN: Mapping[str, Reason] = {
+    "DeviceCountMismatch": Reason.DEVICE_COUNT_MISMATCH,
+    "DevicesMissing": Reason.DEVICE_COUNT_MISMATCH,
+    "PipelineUnknown": Reason.UNKNOWN_PIPELINE,
+}
+"""By a note's reason. As text, since reading an OmniModel does not load the importers."""
 
 
 def judgements(names: Iterable[str], options: Options) -> list[Judgement]:
@@ -66,9 +78,23 @@ def _imported(name: str, source: str, text: str, document: Document, options: Op
     model = str(imported.manifest["spec"].get("model", {}).get("id", ""))
     title = str(imported.manifest["metadata"]["name"])
     layout = replace(imported.layout, size=imported.layout.size or model_sizes().get(model.lower()))
-    judged = judged_layout(title, source, layout, check(layout, strict=options.strict), model)
-    notes = (f"Imported: {imported.form.value}.", *(str(note) for note in imported.notes))
+    problems, notes = _open_questions(imported)
+    judged = judged_layout(title, source, layout, ordered((*check(layout), *problems), options.strict), model)
+    notes = (f"Imported: {imported.form.value}.", *notes)
     return replace(judged, notes=notes, imported=True)
+
+
+def _open_questions(imported: Imported) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
+    """Questions without whose answer nobody knows where stages are: those leave the verdict open. The rest is notes."""
+    problems: list[Problem] = []
+    notes: list[str] = []
+    for note in imported.notes:
+        reason = _OPEN.get(note.reason) if note.kind == "must-be-asked" else None
+        if reason is None or (reason is Reason.UNKNOWN_PIPELINE and imported.layout.slots):
+            notes.append(str(note))
+        else:
+            problems.append(Problem(reason, note.message, note.field or "spec", Severity.QUESTION))
+    return tuple(problems), tuple(notes)
 
 
 def _kind(document: Document) -> str:

@@ -88,6 +88,7 @@ def stage(
 ) -> FoundStage:
     """A stage from its parts. `engine` are SGLang's server arguments, `factory` those of the stage's factory; a stage
     takes both by name, and where both give one, the engine's counts."""
+    engine = {**reading.mapping(factory, "server_args_overrides", f"{path}.factory"), **engine}
     kv_cache, _ = reading.amount(engine, "kv_cache_bytes", f"{path}.engine")
     static = engine.get("mem_fraction_static")
     arguments = {
@@ -166,6 +167,7 @@ def _field_notes(data: Data) -> list[Note]:
     ]
     if "relay_backend" in data:
         notes.append(_dropped("relay_backend", "the operator chooses how data goes between pods"))
+    notes += unused(data, "", ("fused_stages",), "give the fused stages one process")
     notes += unused(
         data, "", sorted(KNOWN - READ), "the operator decides this itself, or the catalogue's pipeline does"
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from omni_operator.importing import reading, sglang, sglang_overrides
 from omni_operator.importing.found import Form, Found, FoundStage
-from omni_operator.importing.notes import ImportProblem, Note, NoteReason
+from omni_operator.importing.notes import ImportProblem, Note, NoteKind, NoteReason
 from omni_operator.importing.reading import Data
 
 _ENGINE_KEYS = ("server_args_overrides", "sglang_server_args")
@@ -50,7 +50,7 @@ def _stage(body: Data, path: str, placement: Data, notes: list[Note]) -> FoundSt
     engine, factory = sglang_overrides.split_runtime(reading.mapping(body, "runtime", path), f"{path}.runtime", notes)
     for key in _ENGINE_KEYS:
         engine = {**reading.mapping(arguments, key, path), **engine}
-    devices = _devices(body, arguments, placement, name, path)
+    devices = _of_all_ranks(_devices(body, arguments, placement, name, path), arguments, path, notes)
     workers = reading.count(body, "num_workers", path) or 1
     kept = {k: v for k, v in arguments.items() if k not in (*_ENGINE_KEYS, *_DEVICE_KEYS) and not k.endswith("_device")}
     return sglang.stage(
@@ -63,6 +63,21 @@ def _stage(body: Data, path: str, placement: Data, notes: list[Note]) -> FoundSt
         devices=devices,
         copies=(devices,) * workers if workers > 1 and devices else (),
     )
+
+
+def _of_all_ranks(
+    devices: tuple[int, ...] | None, arguments: Data, path: str, notes: list[Note]
+) -> tuple[int, ...] | None:
+    """The factory of a split stage was given its first device, and each rank the next one."""
+    ranks = reading.count(arguments, "tp_size", path) or 1
+    if ranks == 1 or devices == () or len(devices or ()) > 1:
+        return devices
+    first = devices[0] if devices else 0
+    spread = tuple(range(first, first + ranks))
+    listed = ", ".join(map(str, spread))
+    message = f"{ranks} ranks were started by hand, each on the next device: counted on {listed}."
+    notes.append(Note(NoteKind.ASSUMPTION, NoteReason.DEVICES_MISSING, message, f"{path}.executor.args.tp_size"))
+    return spread
 
 
 def _devices(body: Data, arguments: Data, placement: Data, name: str, path: str) -> tuple[int, ...] | None:

@@ -74,15 +74,15 @@ def check(layout: Layout, *, strict: bool = False) -> tuple[Problem, ...]:
 
     `strict` makes every warning an error, for pipelines where a full card must not pass.
     """
-    return _ordered((problem for rule in RULES for problem in rule(layout)), strict)
+    return ordered((problem for rule in RULES for problem in rule(layout)), strict)
 
 
 def check_model(name: str, resolution: Resolution, *, strict: bool = False) -> tuple[Problem, ...]:
     """All that is wrong with an OmniModel of that name, worst first: the one verdict of CLI, webhook and controller."""
     layout = resolution.layout
     if layout is None:
-        return _ordered(resolution.problems, strict)
-    return _ordered((*check(layout), *check_names(name, layout), *resolution.problems), strict)
+        return ordered(resolution.problems, strict)
+    return ordered((*check(layout), *check_names(name, layout), *resolution.problems), strict)
 
 
 def accepted(layout: Layout) -> bool:
@@ -116,7 +116,8 @@ def check_names(model: str, layout: Layout) -> Problems:
             )
 
 
-def _ordered(problems: Iterable[Problem], strict: bool) -> tuple[Problem, ...]:
+def ordered(problems: Iterable[Problem], strict: bool = False) -> tuple[Problem, ...]:
+    """Errors, then questions, then warnings; with `strict`, warnings are errors."""
     found = [_as_error(problem) for problem in problems] if strict else problems
     return tuple(sorted(found, key=lambda problem: _ORDER[problem.severity]))
 

@@ -110,6 +110,7 @@ def _pod(pod: Manifest) -> ObservedPod:
         waiting=": ".join(filter(None, (waiting.get("reason"), waiting.get("message")))),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         started=_time((state.get("running") or {}).get("startedAt")),
+        bound=_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
     )
 
 

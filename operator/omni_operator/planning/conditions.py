@@ -15,6 +15,7 @@ from omni_operator.api.v1alpha1 import Condition, GroupRestartStatus, OmniModelS
 from omni_operator.planning.faults import GroupRestart
 from omni_operator.planning.layout import Layout, Problem, Severity, SlotUse, refused
 from omni_operator.planning.observed import Device, Observed, ObservedPod
+from omni_operator.planning.refusals import mps_refused, refusal_words
 from omni_operator.planning.rollout import Rendered, turn
 from omni_operator.planning.targets import PodTarget, ReplicaTarget
 from omni_stage.contract import ExitCode
@@ -193,6 +194,10 @@ def _sharing_ready(layout: Layout, targets: tuple[ReplicaTarget, ...], observed:
         SharingStrategy.MPS: "through one MPS control daemon a GPU, with a memory limit for each process",
         SharingStrategy.TIME_SLICING: "by time-slicing; memory is limited by the engines alone",
     }.get(layout.strategy, "")
+    refused = next((seen for pod in sharing if mps_refused(seen := observed.pods.get(pod.name))), None)
+    if refused is not None:
+        message = refusal_words(refused).removeprefix(f"{Reason.MPS_UNAVAILABLE}: ")
+        return Verdict(ConditionStatus.FALSE, Reason.MPS_UNAVAILABLE, f"{refused.name}: {message}"[:MAX_MESSAGE])
     if len(started) == len(sharing):
         return Verdict(ConditionStatus.TRUE, Reason.SHARING_READY, f"{len(sharing)} pods share their GPUs {how}.")
     return Verdict(
@@ -289,7 +294,8 @@ def _state(target: ReplicaTarget, pod: PodTarget, seen: ObservedPod | None, obse
         return "Pending", seen.unschedulable[:MAX_MESSAGE]
     if seen.restarts or seen.exit_code is not None:
         return "Restarting", _exit_reason(seen)
-    return "Starting", seen.waiting[:MAX_MESSAGE]
+    words = refusal_words(seen) or seen.waiting
+    return "Failed" if mps_refused(seen) else "Starting", words[:MAX_MESSAGE]
 
 
 def _exit_reason(pod: ObservedPod) -> str:

@@ -48,6 +48,10 @@ class ObservedPod:
     """The scheduler's words, where it found no node."""
     started: datetime | None = None
     """When the container that runs now was started."""
+    bound: datetime | None = None
+    """When the scheduler gave it its node."""
+    refusal: str = ""
+    """kubelet's words, where it does not get as far as a container."""
 
     @property
     def ended(self) -> bool:

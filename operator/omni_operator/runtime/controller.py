@@ -77,6 +77,8 @@ class Controller:
             self._record(key, done)
             if done is not None and done.try_again:
                 self.queue.add_after(key, PROBLEM_RETRY_SECONDS)
+            if done is not None and done.look_again is not None:
+                self.queue.add_after(key, done.look_again.total_seconds())
         except KubeError as error:
             self._failed(key, str(error), error.retry_after)
         except Exception as error:  # the top of the loop: one OmniModel's fault must not stop the others

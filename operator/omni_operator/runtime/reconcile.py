@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
@@ -16,10 +16,12 @@ from omni_operator.kube.apply import carry_out, relabel, write_status
 from omni_operator.kube.client import Client, KubeError, Manifest
 from omni_operator.kube.events import EventType, emit
 from omni_operator.kube.observe import Snapshot, observe
+from omni_operator.kube.refusals import with_refusals
 from omni_operator.planning.conditions import refused_status, restart_history, status, with_restarts, with_write_failure
 from omni_operator.planning.drift import Repairs, repairs
 from omni_operator.planning.faults import restarts
 from omni_operator.planning.layout import Problem
+from omni_operator.planning.refusals import look_again
 from omni_operator.planning.rollout import Step, next_step
 from omni_operator.rendering import Settings
 from omni_operator.rendering.plan import Plan, plan_for, subject_of
@@ -38,6 +40,8 @@ class Pass:
     status_written: bool = False
     problems: tuple[Problem, ...] = ()
     status: OmniModelStatus | None = None
+    look_again: timedelta | None = None
+    """After this time, though no event may come."""
 
     @property
     def try_again(self) -> bool:
@@ -64,18 +68,18 @@ async def reconcile(client: Client, namespace: str, name: str, settings: Setting
         if snapshot is None:
             return None
     now = clock()
+    observed = await with_refusals(client, namespace, snapshot.observed, now)
     before = restart_history(previous)
-    history = restarts(plan.targets, snapshot.observed, plan.layout.strategy is SharingStrategy.MPS, before, now)
+    history = restarts(plan.targets, observed, plan.layout.strategy is SharingStrategy.MPS, before, now)
     again = frozenset(index for index, restart in history.items() if restart.last == now)
-    step = next_step(plan.targets, plan.rendered, snapshot.observed, again)
+    step = next_step(plan.targets, plan.rendered, observed, again)
     problems = tuple(await carry_out(client, snapshot, step, edited.apply))
-    wanted = status(
-        plan.subject, plan.layout, plan.problems, plan.targets, plan.rendered, snapshot.observed, previous, now
-    )
+    wanted = status(plan.subject, plan.layout, plan.problems, plan.targets, plan.rendered, observed, previous, now)
     wanted = with_restarts(wanted, history)
     for problem in problems[:1]:
         wanted = with_write_failure(wanted, problem, previous, plan.subject.generation, clock())
-    return await _finish(client, snapshot, previous, wanted, Pass(step, edited, problems=problems), clock)
+    done = Pass(step, edited, problems=problems, look_again=look_again(observed.pods.values(), now))
+    return await _finish(client, snapshot, previous, wanted, done, clock)
 
 
 async def _finish(

@@ -1,0 +1,60 @@
+"""Why a pod that has a node does not start: kubelet says so in events alone, and here is what the words mean.
+
+Reading events costs a call, so only pods that have waited for a while are asked about; and since nothing tells us when
+an event comes, such a pod is looked at again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from omni_operator.api.reasons import Reason
+from omni_operator.planning.observed import ObservedPod
+
+PATIENCE = timedelta(seconds=15)
+"""A claim is prepared and a container made within this time, where nothing is wrong and the image is there."""
+NO_MPS = re.compile(
+    r"""unknown\ GPU\ sharing\ strategy:\ MPS\b
+    | "MPS"\ is\ selected\ as\ the\ GPU\ sharing\ strategy,\ but
+    | "MPSSupport"\ feature\ gate\ is\ not\ enabled""",
+    re.VERBOSE,
+)
+"""What NVIDIA's DRA driver answers while its gate is off: the first up to release 25.8, the others later."""
+REMEDY = "turn on the feature gate MPSSupport of NVIDIA's DRA driver, or set spec.gpus.sharing.strategy to TimeSlicing"
+
+
+def waits_for_kubelet(pod: ObservedPod) -> bool:
+    """Whether the pod has a node, and its container was not made yet."""
+    made = pod.ready or pod.ended or pod.started is not None or pod.exit_code is not None or pod.restarts
+    creating = pod.waiting.split(":", 1)[0] in ("", "ContainerCreating", "PodInitializing")
+    return pod.node is not None and not pod.deleting and not made and creating
+
+
+def overdue(pod: ObservedPod, now: datetime) -> bool:
+    """Whether it waits for longer than it should. A binding in the future means that clocks differ: then ask."""
+    if not waits_for_kubelet(pod):
+        return False
+    return pod.bound is None or not now - PATIENCE < pod.bound <= now
+
+
+def look_again(pods: Iterable[ObservedPod], now: datetime) -> timedelta | None:
+    """When to ask (again) why a pod does not start; None: every pod was taken up."""
+    waiting = [pod for pod in pods if waits_for_kubelet(pod)]
+    if not waiting:
+        return None
+    fresh = [PATIENCE - (now - pod.bound) for pod in waiting if pod.bound is not None and not overdue(pod, now)]
+    return min(fresh, default=PATIENCE)
+
+
+def mps_refused(pod: ObservedPod | None) -> bool:
+    """Whether the driver does not offer MPS."""
+    return pod is not None and NO_MPS.search(pod.refusal) is not None
+
+
+def refusal_words(pod: ObservedPod) -> str:
+    """kubelet's words, begun by our reason and the remedy where we know them."""
+    if mps_refused(pod):
+        return f"{Reason.MPS_UNAVAILABLE}: {REMEDY}. The driver says: {pod.refusal}"
+    return pod.refusal

@@ -159,3 +159,10 @@ def test_of_a_hub_id_every_variant_with_the_same_stages_is_tried(capsys: Capture
     assert yaml.safe_load(capsys.readouterr().out)["spec"]["model"]["variant"] == "speech-colocated"
     assert main(["solve", QWEN, "--card", "h200", "-o", "yaml", "--goal", "first-sound"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["spec"]["model"]["variant"] == "speech"
+
+
+def test_layouts_that_others_run_on_the_card_stand_beside(capsys: Capture) -> None:
+    main(["solve", QWEN, "--card", "h200"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Others run it on 1 × h200 as speech-colocated: " in shown
+    assert "qwen3_omni_colocated_h200.yaml" in shown

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from omni_operator.api.names import API_VERSION, KIND
-from omni_operator.catalogue import Card, cards
+from omni_operator.catalogue import Card, cards, layouts_for
 from omni_operator.cli import targets as targeting
 from omni_operator.cli.judge import smallest_card
 from omni_operator.cli.paint import BAD, BOLD, DIM, Canvas, Line, Span, canvas_for, wrapped
@@ -73,6 +73,10 @@ def lines(target: Target, solution: Solution, canvas: Canvas) -> list[Line]:
     result.append([Span("")])
     for reason in solution.reasons:
         result += wrapped([Span("  "), Span(reason)], canvas.columns, 2)
+    for tried in layouts_for(target.model, card.name if card else None):
+        shares = ", ".join(f"{stage.name} {stage.budget}" for stage in tried.stages if stage.budget is not None)
+        text = f"  Others run it on {tried.gpus} × {tried.card} as {tried.variant}: {shares} ({tried.source})."
+        result += wrapped([Span(text, DIM)], canvas.columns, 2)
     return result
 
 

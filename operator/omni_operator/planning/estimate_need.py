@@ -29,13 +29,11 @@ sglang-omni 0.1.9 (models/qwen3_omni/stages.py)."""
 RESERVING: Mapping[str, tuple[str, tuple[str, ...]]] = {"qwen3_omni": ("thinker", ("image_encoder", "audio_encoder"))}
 """By pipeline, the stage that leaves the encoder reserve, and the encoders it leaves it for."""
 CUDA_CONTEXT = 522 * MIB
-"""Of each process on each GPU: 0.51 GiB, the same every run (sgl-project/sglang-omni#1685)."""
+"""Of each process on each GPU, before a model has loaded anything: 0.51 GiB, the same every run
+(sgl-project/sglang-omni#1685)."""
 ACTIVATIONS = Fraction(10, 100)
 """Of the weights, for stages that run no engine: the low end of 10 to 30 % (vLLM-Omni, GPU memory guide). An engine's
 are in `HELD_BACK`."""
-CUDA_IPC_POOL = 1024 * MIB
-"""Of a stage that sends over CUDA IPC: 2 slots of 512 MiB (sglang-omni 0.1.9, relay/cuda_ipc.py). TCP takes no GPU
-memory."""
 
 
 class PartKind(StrEnum):
@@ -69,7 +67,8 @@ class Workload:
     kv_dtype: str | None = None
     """Of the KV cache; a stage's own engineArgs.kv_cache_dtype goes before it."""
     relay: int = 0
-    """Bytes of GPU memory that each stage's relay takes."""
+    """Bytes of GPU memory that each stage's relay takes: none over TCP, as between pods; 2 slots of 512 MiB over CUDA
+    IPC (sglang-omni 0.1.9, relay/cuda_ipc.py)."""
 
     def __post_init__(self) -> None:
         if (self.context is not None and self.context < 1) or self.requests < 1 or self.relay < 0:

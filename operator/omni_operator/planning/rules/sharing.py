@@ -5,13 +5,11 @@ from __future__ import annotations
 from omni_operator.api.enums import Placement
 from omni_operator.api.quantities import MIB, format_bytes
 from omni_operator.api.reasons import Reason
+from omni_operator.planning.estimate_need import CUDA_CONTEXT
 from omni_operator.planning.layout import Layout, Problem, Problems, Severity, SlotUse, Stage
 
 MPS_CLIENTS = 48
 """Client contexts that one GPU takes under MPS (NVIDIA MPS documentation, Volta and later)."""
-CUDA_CONTEXT = 522 * MIB
-"""Of each process on each GPU, before a model has loaded anything: 0.51 GiB, the same every run
-(sgl-project/sglang-omni#1685). MPS counts it in the limit."""
 
 
 def sharing_allows_layout(layout: Layout) -> Problems:

@@ -60,6 +60,7 @@ test-contract: venv $(CONTRACT)/.installed ## Our planner, catalogue and exports
 .PHONY: test-stage
 test-stage: venv $(STAGE)/.installed ## A whole tiny replica, real SGLang on the CPU, as processes on loopback
 	$(BIN)/pytest -v -m stage tests/stage
+	PYTHONPATH=operator:stage_image:. $(STAGE)/bin/python -m pytest -q -p no:cacheprovider tests/contract/test_export.py
 
 .PHONY: test-node
 test-node: venv ## End to end on a real node with invented GPUs (root, Go), or on the cluster of KUBECONFIG

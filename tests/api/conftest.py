@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from e2e.cluster import binaries, control_plane
+from tests.api.fault_proxy import FaultProxy, fault_proxy
 from tests.conftest import ROOT
 
 Manifest = dict[str, Any]
@@ -130,6 +131,12 @@ def api(cluster: Path, proxy: str) -> Iterator[Api]:
     found.must("create", "namespace", found.namespace)
     yield found
     found.must("delete", "namespace", found.namespace, "--wait=false", "--ignore-not-found")
+
+
+@pytest.fixture
+def faulty(proxy: str) -> Iterator[FaultProxy]:
+    with fault_proxy(proxy) as found:
+        yield found
 
 
 @contextmanager

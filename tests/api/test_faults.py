@@ -6,25 +6,19 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.aio.client.configuration import Configuration
 
 from omni_operator.kube import client as kube_client
-from omni_operator.kube.client import Client
-from omni_operator.rendering import Settings
 from omni_operator.runtime import queue
-from omni_operator.runtime.controller import Controller, Key
-from omni_operator.runtime.metrics import Metrics
-from omni_operator.runtime.reconcile import Pass
+from omni_operator.runtime.controller import Key
 from tests.api.conftest import Api, operator, wait_for
-from tests.api.fault_proxy import Broken, Fault, FaultProxy, fault_proxy, kubeconfig_for
-from tests.api.test_operator import CHILDREN, condition, create, declared, play_until_ready
+from tests.api.fault_proxy import Broken, Fault, FaultProxy, kubeconfig_for
+from tests.api.in_process import controller, model, put
+from tests.api.test_operator import CHILDREN, condition, create, play_until_ready
 
 pytestmark = pytest.mark.api
 
@@ -32,34 +26,6 @@ FAULTS: tuple[Fault, ...] = (409, 410, 429, 500, 503, *Broken)
 
 STRIDE = int(os.environ.get("OMNI_FAULT_STRIDE", "9"))
 """Every so many calls gets a fault; with 1, every call gets every fault, which takes minutes."""
-
-
-@pytest.fixture
-def faulty(proxy: str) -> Iterator[FaultProxy]:
-    with fault_proxy(proxy) as found:
-        yield found
-
-
-class Watching(Controller):
-    """What an event of a child would do, without a watch: a pass that wrote something is followed by another."""
-
-    def _record(self, key: Key, done: Pass | None) -> None:
-        super()._record(key, done)
-        if done is not None and not done.step.empty:
-            self.queue.add(key)
-
-
-@asynccontextmanager
-async def controller(faulty: FaultProxy, namespace: str) -> AsyncIterator[Controller]:
-    configuration = Configuration()
-    configuration.host = faulty.url
-    async with Client(configuration) as client:
-        found = Watching(client, Settings("stage:1"), Metrics(), namespace)
-        task = asyncio.create_task(found.run())
-        yield found
-        assert not task.done(), "nothing ends the workers"
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def world(api: Api, name: str) -> Any:
@@ -104,24 +70,9 @@ def once(at: int, fault: Fault, base: int) -> Any:
     return lambda number, method, path: fault if number == base + at else None
 
 
-def model(name: str) -> dict[str, Any]:
-    manifest = declared("tiny-omni")
-    manifest["metadata"]["name"] = name
-    return manifest
-
-
 def longer(manifest: dict[str, Any]) -> dict[str, Any]:
     """An update that restarts pods."""
     return {**manifest, "spec": {**manifest["spec"], "startupTimeout": "77m"}}
-
-
-def put(api: Api, manifest: dict[str, Any]) -> None:
-    """Faster than kubectl, of which a matrix of faults would need hundreds."""
-    name = manifest["metadata"]["name"]
-    if api.get("omnimodels", name) is None:
-        api.call("POST", api.path("omnimodels"), manifest)
-    else:
-        api.call("PATCH", api.path("omnimodels", name), manifest, "application/merge-patch+json")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)

@@ -7,11 +7,9 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from omni_operator.api.v1alpha1 import OmniModelStatus
 from omni_operator.kube.client import OMNI_MODELS, Client, KubeError
 from omni_operator.rendering import Settings
 from omni_operator.runtime.metrics import Metrics
@@ -48,7 +46,6 @@ class Controller:
     resync_seconds: float = 300.0
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     queue: KeyQueue[Key] = field(default_factory=KeyQueue)
-    _statuses: dict[Key, OmniModelStatus] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -94,39 +91,36 @@ class Controller:
         log.warning("%s: %s; again in %.1f s", key, message, delay)
 
     def _record(self, key: Key, done: Pass | None) -> None:
+        self.metrics.statuses.keep(key.namespace, key.name, done.status if done is not None else None)
         if done is None:
-            self._statuses.pop(key, None)
-        else:
-            step = done.step
-            if not step.empty:
-                log.info(
-                    "%s: %d applied, %d removed, %d gates opened",
-                    key, len(step.apply), len(step.remove), len(step.open_gates),
-                )  # fmt: skip
-            for action, count in (
-                ("apply", len(step.apply)),
-                ("remove", len(step.remove)),
-                ("gate", len(step.open_gates)),
-                ("status", int(done.status_written)),
-            ):
-                self.metrics.writes.labels(action).inc(count)
-            if done.status is not None:
-                self._statuses[key] = done.status
-        self._count_models()
-
-    def _count_models(self) -> None:
-        self.metrics.models.clear()
-        for status in self._statuses.values():
-            for condition in status.conditions or []:
-                self.metrics.models.labels(condition.type, condition.status).inc()
+            return
+        step, repairs = done.step, done.repairs
+        written = {
+            "apply": len(step.apply),
+            "remove": len(step.remove),
+            "gate": len(step.open_gates),
+            "repair": len(repairs.apply) + len(repairs.relabel),
+            "status": int(done.status_written),
+        }
+        for action, count in written.items():
+            self.metrics.writes.labels(action).inc(count)
+        self.metrics.pass_writes.observe(sum(written.values()))
+        if not step.empty or repairs.apply or repairs.relabel:
+            log.info(
+                "%s: %d applied, %d removed, %d gates opened, %d repaired",
+                key, written["apply"], written["remove"], written["gate"], written["repair"],
+            )  # fmt: skip
 
     async def _resync(self) -> None:
         """Look at everything again now and then, spread over time: an event may have been missed."""
         while True:
             await asyncio.sleep(self.resync_seconds * random.uniform(0.9, 1.1))
-            with suppress(KubeError):
-                for model in await self.client.list_all(OMNI_MODELS, self.namespace or None):
-                    meta = model["metadata"]
-                    self.queue.add_after(
-                        Key(meta["namespace"], meta["name"]), random.uniform(0, self.resync_seconds / 10)
-                    )
+            try:
+                models = await self.client.list_all(OMNI_MODELS, self.namespace or None)
+            except Exception as error:  # whatever it is, it must not end the workers
+                log.warning("resync left out: %r", error)
+                continue
+            for model in models:
+                meta = model["metadata"]
+                spread = random.uniform(0, self.resync_seconds / 10)
+                self.queue.add_after(Key(meta["namespace"], meta["name"]), spread)

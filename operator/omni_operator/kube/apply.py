@@ -96,7 +96,8 @@ async def _apply(client: Client, child: Child, snapshot: Snapshot) -> Problem | 
     A claim is applied too, not created: so its opaque parameters are stored as the API server would write them, and not
     as we did. It compares them byte by byte, and after that refuses every patch of a label as a change of the spec.
     """
-    found = snapshot.live.get((child.kind, child.name)) or await _there(client, child)
+    key = (child.kind, child.name)
+    found = snapshot.named[key] if key in snapshot.named else await _there(client, child)
     if found is None:
         await client.apply(KINDS[child.kind], child.manifest, force=False)
         return None

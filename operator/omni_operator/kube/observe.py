@@ -48,35 +48,59 @@ class Snapshot:
     model: Manifest
     observed: Observed
     live: Live
+    named: Mapping[tuple[ChildKind, str], Manifest | None]
+    """What stands under the names that children always have, whoever owns it; None where the name is free."""
 
 
 async def observe(client: Client, namespace: str, name: str) -> Snapshot | None:
-    """At most six calls: the object, a list per kind, and the slices of its GPUs. None: there is no such OmniModel."""
-    model, lists = await asyncio.gather(
+    """At most seven calls: the object, pods and claims by label, the three others by name, and the slices of its GPUs.
+    None: there is no such OmniModel.
+
+    The three are read by name since they may be someone else's: then nothing must be applied over them.
+    """
+    fixed = [
+        (ChildKind.SERVICE, names.service_name(name)),
+        (ChildKind.SERVICE, names.peers_service_name(name)),
+        (ChildKind.NETWORK_POLICY, names.network_policy_name(name)),
+    ]
+    labels = f"{names.MODEL_LABEL}={name}"
+    model, pod_items, claim_items, others = await asyncio.gather(
         client.get(OMNI_MODELS, namespace, name),
-        asyncio.gather(
-            *(client.list_all(kind, namespace, labels=f"{names.MODEL_LABEL}={name}") for kind in KINDS.values())
-        ),
+        client.list_all(PODS, namespace, labels=labels),
+        client.list_all(CLAIMS, namespace, labels=labels),
+        asyncio.gather(*(client.get(KINDS[kind], namespace, child) for kind, child in fixed)),
     )
     if model is None:
         return None
-    owned = {kind: list(_owned(items, model["metadata"]["uid"])) for kind, items in zip(KINDS, lists, strict=True)}
+    uid = model["metadata"]["uid"]
+    named = dict(zip(fixed, others, strict=True))
+    owned = {
+        ChildKind.POD: list(_owned(pod_items, uid)),
+        ChildKind.RESOURCE_CLAIM: list(_owned(claim_items, uid)),
+        ChildKind.SERVICE: list(_owned((named[key] for key in fixed[:2]), uid)),
+        ChildKind.NETWORK_POLICY: list(_owned((named[key] for key in fixed[2:]), uid)),
+    }
     devices = await _devices(client, owned[ChildKind.RESOURCE_CLAIM])
+    live = {(kind, item["metadata"]["name"]): item for kind, items in owned.items() for item in items}
+    return Snapshot(model, _observed(owned, devices), live, named)
+
+
+def _observed(owned: Mapping[ChildKind, list[Manifest]], devices: Mapping[tuple[str, str], Manifest]) -> Observed:
     pods = [_pod(pod) for pod in owned[ChildKind.POD]]
     claims = [_claim(claim, devices) for claim in owned[ChildKind.RESOURCE_CLAIM]]
     others = [_other(kind, item) for kind in (ChildKind.SERVICE, ChildKind.NETWORK_POLICY) for item in owned[kind]]
-    observed = Observed(
+    return Observed(
         {pod.name: pod for pod in pods},
         {claim.name: claim for claim in claims},
         {(other.kind, other.name): other for other in others},
     )
-    live = {(kind, item["metadata"]["name"]): item for kind, items in owned.items() for item in items}
-    return Snapshot(model, observed, live)
 
 
-def _owned(items: Iterable[Manifest], uid: str) -> Iterable[Manifest]:
-    """Objects with our labels that someone else owns are not ours."""
+def _owned(items: Iterable[Manifest | None], uid: str) -> Iterable[Manifest]:
+    """Objects with our labels or names that someone else owns are not ours."""
     for item in items:
+        if item is None:
+            continue
         owners = item["metadata"].get("ownerReferences") or []
         if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
             yield item

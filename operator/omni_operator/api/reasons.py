@@ -74,6 +74,7 @@ class Reason(StrEnum):
     # The cluster says no.
     NAME_TAKEN = "NameTaken"
     WRITE_REFUSED = "WriteRefused"
+    WRITE_FAILED = "WriteFailed"
     MPS_UNAVAILABLE = "MpsUnavailable"
     UNSCHEDULABLE = "Unschedulable"
     STAGE_START_TIMEOUT = "StageStartTimeout"

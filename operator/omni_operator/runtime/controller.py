@@ -21,6 +21,9 @@ log = logging.getLogger("omni_operator")
 PROBLEM_RETRY_SECONDS = 15.0
 """After a write that the cluster refused, such as over a quota: the cause may go away without an event of ours."""
 
+TELL_AFTER_FAILURES = 3
+"""Failures of the API in a row after which the status speaks of them; before, they are no user's business."""
+
 
 @dataclass(frozen=True)
 class Key:
@@ -68,7 +71,8 @@ class Controller:
         calls = self.client.calls
         result = "error"
         try:
-            done = await reconcile(self.client, key.namespace, key.name, self.settings, self.clock)
+            tell = self.queue.failures(key) >= TELL_AFTER_FAILURES
+            done = await reconcile(self.client, key.namespace, key.name, self.settings, self.clock, tell)
             result = "ok"
             self.queue.forget(key)
             self._record(key, done)

@@ -74,6 +74,10 @@ class KeyQueue(Generic[K]):
         self.add_after(key, delay)
         return delay
 
+    def failures(self, key: K) -> int:
+        """How often the key's work has failed since it last succeeded."""
+        return self._failures.get(key, 0)
+
     async def take(self) -> K:
         """The next due key that nobody works on. Call `done` afterwards."""
         while True:

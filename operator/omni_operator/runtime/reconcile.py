@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pydantic import ValidationError
 
 from omni_operator.api.enums import SharingStrategy
-from omni_operator.api.reasons import ConditionType
+from omni_operator.api.reasons import ConditionType, Reason
 from omni_operator.api.v1alpha1 import Condition, OmniModelStatus
 from omni_operator.kube.apply import carry_out, relabel, write_status
 from omni_operator.kube.client import Client, KubeError, Manifest
@@ -49,8 +49,13 @@ class Pass:
         return bool(self.problems)
 
 
-async def reconcile(client: Client, namespace: str, name: str, settings: Settings, clock: Clock) -> Pass | None:
-    """Bring the cluster one step nearer. None: the OmniModel is gone or going. Raises KubeError."""
+async def reconcile(
+    client: Client, namespace: str, name: str, settings: Settings, clock: Clock, tell: bool = False
+) -> Pass | None:
+    """Bring the cluster one step nearer. None: the OmniModel is gone or going. Raises KubeError.
+
+    With `tell`, a write that fails for another reason than the user's is said in the status before it is raised.
+    """
     snapshot = await observe(client, namespace, name)
     if snapshot is None or "deletionTimestamp" in snapshot.model["metadata"]:
         return None
@@ -73,8 +78,17 @@ async def reconcile(client: Client, namespace: str, name: str, settings: Setting
     history = restarts(plan.targets, observed, plan.layout.strategy is SharingStrategy.MPS, before, now)
     again = frozenset(index for index, restart in history.items() if restart.last == now)
     step = next_step(plan.targets, plan.rendered, observed, again)
-    problems = tuple(await carry_out(client, snapshot, step, edited.apply))
     wanted = status(plan.subject, plan.layout, plan.problems, plan.targets, plan.rendered, observed, previous, now)
+    try:
+        problems = tuple(await carry_out(client, snapshot, step, edited.apply))
+    except KubeError as error:
+        if tell:
+            problem = Problem(Reason.WRITE_FAILED, f"A write fails again and again, and is tried again: {error}")
+            failed = with_write_failure(
+                with_restarts(wanted, before), problem, previous, plan.subject.generation, clock()
+            )
+            await _finish(client, snapshot, previous, failed, Pass(step), clock)
+        raise
     wanted = with_restarts(wanted, history)
     for problem in problems[:1]:
         wanted = with_write_failure(wanted, problem, previous, plan.subject.generation, clock())

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes /opt/omni/venv in the build stage: a virtual environment from the lock file, with its bytecode.
+# Makes /opt/omni/venv: a virtual environment from the lock file, with its bytecode.
 # Works on python:3.11-slim and on a plain Debian with python3.11: what is missing comes from Debian's packages.
 # Package indexes come from pip's own variables (PIP_INDEX_URL, PIP_CERT, ...) as build arguments; nothing of them stays.
 set -eu
@@ -39,4 +39,11 @@ site=$(/opt/omni/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path(
 
 # Bytecode now: at run time the file system is read-only. Some packages ship files that no Python can compile.
 /opt/omni/venv/bin/python -m compileall -q -j 0 "$site" >/dev/null || true
-rm -rf /build/uv-cache
+
+# What was only needed for this goes, in the same layer.
+rm -rf /build/uv /build/uv-cache
+if [ -n "$wanted" ]; then
+    # shellcheck disable=SC2086
+    apt-get purge -y --auto-remove $wanted
+    rm -rf /var/lib/apt/lists/*
+fi

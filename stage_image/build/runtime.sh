@@ -1,5 +1,5 @@
 #!/bin/sh
-# In the final stage, for images that shall see a GPU: Triton compiles its launchers with cc when it first meets a GPU.
+# For images that shall see a GPU: Triton compiles its launchers with cc when it first meets a GPU.
 set -eu
 [ -e /opt/omni/venv/lib/python3.11/site-packages/triton/backends/nvidia/bin/ptxas ] || exit 0
 export DEBIAN_FRONTEND=noninteractive

@@ -13,7 +13,6 @@ from e2e.cluster.requirements import install, missing_commands
 
 SUITE = "bookworm"
 PACKAGES = ("python3", "python3-venv", "ca-certificates")
-MIRROR = "http://deb.debian.org/debian"
 SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
 LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*")
 COMMANDS = {"mmdebstrap": "mmdebstrap"}
@@ -52,12 +51,12 @@ def _command(tar: str) -> list[str]:
         "--aptopt=Apt::Install-Recommends false",
         SUITE,
         tar,
-        _sources(),
+        *_sources(),
     ]
 
 
-def _sources() -> str:
-    """This machine's own sources if they are of the suite, since they are known to work here; else Debian's mirror."""
+def _sources() -> list[str]:
+    """This machine's own sources if they are of the suite, since they are known to work here; else mmdebstrap's own."""
     if SOURCES.exists() and f"Suites: {SUITE}" in SOURCES.read_text():
-        return str(SOURCES)
-    return MIRROR
+        return [str(SOURCES)]
+    return []

@@ -37,6 +37,7 @@ NO_UNITS = re.compile(r"_(ms|milliseconds|minutes|hours|percent|mib|gib|mb|gb|co
 def metrics() -> Metrics:
     found = Metrics()
     found.watch_queue(lambda: 2, lambda: 1.5)
+    found.watch_calls(lambda: 7)
     found.statuses.keep("ns", "m", STATUS)
     found.reconcile_seconds.labels("ok").observe(0.05)
     found.writes.labels("apply").inc(3)
@@ -85,3 +86,4 @@ def test_statuses_are_counted_and_a_deleted_one_leaves_nothing(metrics: Metrics)
 
 def test_the_queue_is_read_when_asked_for(metrics: Metrics) -> None:
     assert (value(metrics, "queue_depth"), value(metrics, "queue_oldest_age_seconds")) == (2, 1.5)
+    assert value(metrics, "api_calls_total") == 7

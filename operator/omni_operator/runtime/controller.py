@@ -53,6 +53,7 @@ class Controller:
     async def run(self) -> None:
         """Work until cancelled."""
         self.metrics.watch_queue(lambda: len(self.queue), self.queue.oldest_age)
+        self.metrics.watch_calls(lambda: self.client.calls)
         async with asyncio.TaskGroup() as group:
             for _ in range(self.workers):
                 group.create_task(self._work())
@@ -68,7 +69,6 @@ class Controller:
 
     async def _one(self, key: Key) -> None:
         started = time.monotonic()
-        calls = self.client.calls
         result = "error"
         try:
             tell = self.queue.failures(key) >= TELL_AFTER_FAILURES
@@ -87,7 +87,6 @@ class Controller:
             self._failed(key, repr(error))
         finally:
             self.metrics.reconcile_seconds.labels(result).observe(time.monotonic() - started)
-            self.metrics.api_calls.inc(self.client.calls - calls)
 
     def _failed(self, key: Key, message: str, at_least: float = 0.0) -> None:
         self.metrics.retries.inc()

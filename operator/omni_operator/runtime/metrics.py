@@ -90,6 +90,14 @@ class Statuses(Collector):
         yield from (models, budget, restarts)
 
 
+class _Calls(Collector):
+    def __init__(self, calls: Callable[[], int]) -> None:
+        self._calls = calls
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(f"{PREFIX}_api_calls", "Calls to the Kubernetes API.", value=self._calls())
+
+
 class Metrics:
     """One registry, so that tests can have their own."""
 
@@ -113,10 +121,11 @@ class Metrics:
         self.retries = Counter(
             f"{PREFIX}_reconcile_retries", "Passes that failed and come back.", registry=self.registry
         )
-        self.api_calls = Counter(
-            f"{PREFIX}_api_calls", "Calls to the Kubernetes API by passes.", registry=self.registry
-        )
         self.writes = Counter(f"{PREFIX}_writes", "Objects written by passes.", ["action"], registry=self.registry)
+
+    def watch_calls(self, calls: Callable[[], int]) -> None:
+        """Calls made so far, read when asked for: passes run side by side, so none can count its own."""
+        self.registry.register(_Calls(calls))
 
     def watch_queue(self, depth: Callable[[], float], age: Callable[[], float]) -> None:
         """Read depth and age when they are asked for."""

@@ -120,6 +120,18 @@ def test_replicas_are_replaced_one_at_a_time(colocated: dict[str, Any]) -> None:
     }
 
 
+def test_a_replica_that_someone_takes_down_counts_as_down(colocated: dict[str, Any]) -> None:
+    colocated["spec"]["replicas"] = 2
+    world = World()
+    world.settle(plan_of(colocated))
+    plan = plan_of(changed(colocated, thinker="75%"))
+    for name, pod in world.pods.items():
+        if pod.replica == 0:
+            world.pods[name] = replace(pod, deleting=True)
+    world.step(plan)
+    assert not any(pod.deleting for pod in world.pods.values() if pod.replica == 1)
+
+
 def test_scaling_down_takes_pods_before_the_claim(colocated: dict[str, Any]) -> None:
     colocated["spec"]["replicas"] = 2
     world = World()

@@ -14,9 +14,9 @@ from omni_operator.api.reasons import ConditionType, Reason
 from omni_operator.api.v1alpha1 import Condition, GroupRestartStatus, OmniModelStatus, SlotStatus, StageStatus
 from omni_operator.planning.faults import GroupRestart
 from omni_operator.planning.layout import Layout, Problem, Severity, SlotUse, refused
-from omni_operator.planning.observed import Device, Observed, ObservedPod
+from omni_operator.planning.observed import FRONT, Device, Observed, ObservedPod
 from omni_operator.planning.refusals import mps_refused, refusal_words
-from omni_operator.planning.rollout import Rendered, turn
+from omni_operator.planning.rollout import Rendered, serves, turn
 from omni_operator.planning.targets import PodTarget, ReplicaTarget
 from omni_stage.contract import ExitCode
 
@@ -98,7 +98,7 @@ def status(
     """The status of an accepted declaration."""
     stages = [row for target in targets for row in _stage_rows(target, layout, observed)]
     current = {child.name: child.hash for children in rendered.replicas.values() for child in children}
-    serving = [target for target in targets if _serves(target, observed)]
+    serving = [target for target in targets if serves(target, observed)]
     verdicts = {
         ConditionType.ACCEPTED: _accepted(layout, problems),
         ConditionType.SCHEDULED: _scheduled(targets, observed),
@@ -245,11 +245,6 @@ def _ready(
     return Verdict(ConditionStatus.TRUE, Reason.READY, f"Serving on {len(serving)} of {len(targets)} replicas.")
 
 
-def _serves(target: ReplicaTarget, observed: Observed) -> bool:
-    wanted = [*(pod.name for pod in target.pods), target.front]
-    return all((pod := observed.pods.get(name)) is not None and pod.ready and not pod.deleting for name in wanted)
-
-
 def _stage_rows(target: ReplicaTarget, layout: Layout, observed: Observed) -> Iterable[StageStatus]:
     devices = _devices(target, observed)
     by_process = {pod.process: pod for pod in target.pods}
@@ -360,7 +355,7 @@ def _stamp(now: datetime) -> str:
 
 
 def _selector(subject: Subject) -> str:
-    return f"{names.MODEL_LABEL}={subject.name},{names.COMPONENT_LABEL}=front"
+    return f"{names.MODEL_LABEL}={subject.name},{names.COMPONENT_LABEL}={FRONT}"
 
 
 def _few(items: list[str], most: int = 4) -> str:

@@ -151,9 +151,10 @@ def _outdated(target: ReplicaTarget, children: tuple[Child, ...], observed: Obse
     )
 
 
-def _serves(target: ReplicaTarget, observed: Observed) -> bool:
+def serves(target: ReplicaTarget, observed: Observed) -> bool:
+    """Whether every pod of the replica is ready and stays."""
     wanted = [*(pod.name for pod in target.pods), target.front]
-    return all((pod := observed.pods.get(name)) is not None and pod.ready for name in wanted)
+    return all((pod := observed.pods.get(name)) is not None and pod.ready and not pod.deleting for name in wanted)
 
 
 def _replica_in_replacement(targets: tuple[ReplicaTarget, ...], rendered: Rendered, observed: Observed) -> int | None:
@@ -162,8 +163,8 @@ def _replica_in_replacement(targets: tuple[ReplicaTarget, ...], rendered: Render
     outdated = [t for t in targets if _outdated(t, rendered.replicas[t.index], observed)]
     if not outdated:
         return None
-    down = [target for target in outdated if not _serves(target, observed)]
-    recovering = [t for t in targets if t not in outdated and not _serves(t, observed)]
+    down = [target for target in outdated if not serves(target, observed)]
+    recovering = [t for t in targets if t not in outdated and not serves(t, observed)]
     if down:
         return down[-1].index
     return recovering[-1].index if recovering else outdated[-1].index

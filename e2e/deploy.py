@@ -129,14 +129,9 @@ def install(on: Target, progress: Progress, *values: str) -> None:
 
 def _upgrade(on: Target, values: list[str]) -> None:
     on.helm(
-            "upgrade", "--install", RELEASE, str(CHART), "-n", NAMESPACE, "--create-namespace", "--wait",
-            "--timeout", "90s", *(f"--set={value}" for value in values),
-        )  # fmt: skip
-
-
-def uninstall(on: Target) -> None:
-    """Remove the release; the CRD and the OmniModels stay."""
-    on.helm("uninstall", RELEASE, "-n", NAMESPACE, "--wait", "--ignore-not-found")
+        "upgrade", "--install", RELEASE, str(CHART), "-n", NAMESPACE, "--create-namespace", "--wait",
+        "--timeout", "90s", *(f"--set={value}" for value in values),
+    )  # fmt: skip
 
 
 def _split(image: str) -> tuple[str, str]:

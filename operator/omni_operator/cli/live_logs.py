@@ -13,10 +13,11 @@ from typing import BinaryIO
 from omni_operator.api import names
 from omni_operator.cli.documents import BadInput, Place
 from omni_operator.cli.live import Cluster
-from omni_operator.cli.live_model import FRONT, LiveModel, Manifest, Readings, clean, container_of, live_model
+from omni_operator.cli.live_model import LiveModel, Manifest, Readings, clean, container_of, live_model
 from omni_operator.cli.live_read import model_of, pods_of
 from omni_operator.kube.client import KubeError
 from omni_operator.kube.pages import log_of
+from omni_operator.planning.observed import FRONT
 
 LOOK_AGAIN_SECONDS = 2.0
 

@@ -16,10 +16,10 @@ from omni_operator.api import names
 from omni_operator.api.reasons import ConditionType
 from omni_operator.cli.documents import BadInput, Document, Place
 from omni_operator.cli.judge import Judgement, Options, judge
+from omni_operator.planning.observed import FRONT
 
 Manifest = Mapping[str, Any]
 
-FRONT = "front"
 READY = "Ready"
 MOST_TEXT = 2000
 

@@ -16,6 +16,9 @@ from omni_operator.catalogue import Card, ModelSize
 
 T = TypeVar("T")
 
+DEFAULT_STARTUP_TIMEOUT = 1800
+"""Seconds. A 30 B model needs more than 300 s to load from a cold disk; half an hour is vLLM-Omni's own init limit."""
+
 
 class kept(Generic[T]):
     """A property that is worked out once. As functools.cached_property, which takes a lock before Python 3.12 and is
@@ -52,7 +55,7 @@ class Stage:
     """Tensor-parallel size, where it was said; otherwise the number of slots."""
     compute_percentage: int | None = None
     start_order: int | None = None
-    startup_timeout: int = 1800
+    startup_timeout: int = DEFAULT_STARTUP_TIMEOUT
     """Seconds from the stage's turn until it must be ready."""
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     path: str = "spec.stages"

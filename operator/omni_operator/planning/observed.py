@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-STAGE = "stage"
-FRONT = "front"
-"""Values of a pod's component label."""
+from omni_stage.contract import Role
+
+STAGE, FRONT = Role.STAGE.value, Role.FRONT.value
+"""Values of a pod's component label: what the container is told too."""
 
 
 class ChildKind(StrEnum):

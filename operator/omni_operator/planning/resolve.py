@@ -27,14 +27,12 @@ from omni_operator.catalogue import (
     model_sizes,
     pipelines,
 )
-from omni_operator.planning.layout import Layout, Problem, Severity, Stage
+from omni_operator.planning.layout import DEFAULT_STARTUP_TIMEOUT, Layout, Problem, Severity, Stage
 from omni_operator.planning.rules.wording import closest
 
 if TYPE_CHECKING:
     from omni_operator.api.v1alpha1 import GpusSpec, ModelSource, OmniModelSpec, StageSpec
 
-DEFAULT_STARTUP_TIMEOUT = 1800
-"""Seconds. A 30 B model needs more than 300 s to load from a cold disk; half an hour is vLLM-Omni's own init limit."""
 MIG_DEVICE_CLASS = "mig.nvidia.com"
 """Device class of NVIDIA's DRA driver for MIG slices."""
 

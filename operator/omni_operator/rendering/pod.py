@@ -9,7 +9,7 @@ from typing import Any
 from omni_operator.api import names
 from omni_operator.api.enums import DeviceKind
 from omni_operator.api.v1alpha1 import ModelCache, OmniModelSpec, SchedulingSpec
-from omni_operator.planning.layout import Layout
+from omni_operator.planning.layout import DEFAULT_STARTUP_TIMEOUT, Layout
 from omni_operator.rendering.claim import request_name
 from omni_operator.rendering.template import Owner, Settings
 from omni_stage.contract import (
@@ -122,7 +122,10 @@ def pod_config(spec: OmniModelSpec, owner: Owner, layout: Layout, replica: int, 
         device=Device.CPU if on_cpu else Device.CUDA,
         sharing=Sharing(str(layout.strategy)),
         card_memory_bytes=layout.card.memory if layout.card else None,
-        startup_timeout_seconds=max((s.startup_timeout for s in layout.stages if s.process == process), default=1800),
+        startup_timeout_seconds=max(
+            (stage.startup_timeout for stage in layout.stages if stage.process == process),
+            default=DEFAULT_STARTUP_TIMEOUT,
+        ),
     )
 
 

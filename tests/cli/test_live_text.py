@@ -208,7 +208,11 @@ def test_explain_of_a_refused_one_offers_what_the_rules_accept() -> None:
     ("state", "reason", "words"),
     [
         ("Starting", "ImagePullBackOff: Back-off pulling image", "spec.imagePullSecrets"),
-        ("Pending", "0/3 nodes are available: 3 cannot allocate all claims", "describe resourceclaim qwen3-omni-0"),
+        (
+            "Pending",
+            "0/3 nodes are available: 3 cannot allocate all claims",
+            "describe resourceclaims -l omnimodel.io/name=qwen3-omni,omnimodel.io/replica=0",
+        ),
         ("Restarting", "BadConfig: its configuration is not usable (exit code 78)", "engineArgs of thinker"),
         ("Restarting", "GpuFault: a fatal CUDA error (exit code 72)", "GPU of node node-a is suspect"),
         ("Restarting", "StageStartTimeout: was not ready (exit code 75)", "startupTimeout, which had 30m"),

@@ -9,25 +9,11 @@ from typing import Any
 import pytest
 
 from omni_operator.api.v1alpha1 import Condition, OmniModelStatus
-from omni_operator.planning.conditions import refused_status, status
+from omni_operator.planning.conditions import refused_status
 from omni_operator.rendering.plan import Plan, plan_for, subject_of
-from tests.planning.worlds import SETTINGS, World, plan_of
+from tests.planning.worlds import NOW, SETTINGS, World, look, plan_of
 
-NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 LATER = datetime(2026, 11, 29, 12, 5, tzinfo=UTC)
-
-
-def look(world: World, plan: Plan, previous: OmniModelStatus | None = None, now: datetime = NOW) -> OmniModelStatus:
-    return status(
-        plan.subject,
-        plan.layout,
-        plan.problems,
-        plan.targets,
-        plan.rendered,
-        world.observed(),
-        previous or OmniModelStatus(),
-        now,
-    )
 
 
 def conditions(found: OmniModelStatus) -> dict[str, Condition]:
@@ -62,7 +48,7 @@ def test_when_all_serve_every_condition_is_true_and_the_gpu_is_named(colocated: 
     assert found.stages_ready == "7/7"
     assert found.ready_replicas == found.replicas == 1
     gpus = {uuid for row in found.stages or [] for uuid in row.gpu_uuids or []}
-    assert gpus == {"GPU-1"}
+    assert gpus == {"GPU-0-of-qwen3-omni-0"}
     assert (found.gpus or [])[0].given_away == "94%"
 
 

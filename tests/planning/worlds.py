@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from omni_operator.api import names
+from omni_operator.api.v1alpha1 import OmniModelStatus
+from omni_operator.planning.conditions import status
 from omni_operator.planning.observed import ChildKind, Device, Observed, ObservedClaim, ObservedOther, ObservedPod
 from omni_operator.planning.rollout import Child, Step, next_step
 from omni_operator.rendering import Settings
 from omni_operator.rendering.plan import Plan, plan_for
 
 SETTINGS = Settings("stage:1")
+NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
 
 def plan_of(manifest: dict[str, Any]) -> Plan:
@@ -27,6 +31,8 @@ class World:
     pods: dict[str, ObservedPod] = field(default_factory=dict)
     claims: dict[str, ObservedClaim] = field(default_factory=dict)
     others: dict[tuple[ChildKind, str], ObservedOther] = field(default_factory=dict)
+    requests: dict[str, list[str]] = field(default_factory=dict)
+    """Of each claim."""
     log: list[str] = field(default_factory=list)
     made: int = 0
 
@@ -49,9 +55,7 @@ class World:
         if kind is ChildKind.POD:
             self.pods[name] = replace(self.pods[name], deleting=True)
         elif kind is ChildKind.RESOURCE_CLAIM:
-            assert not any(
-                p.replica == self.claims[name].replica and p.component == "stage" for p in self.pods.values()
-            )
+            assert not any(pod.claim == name for pod in self.pods.values())
             del self.claims[name]
         else:
             del self.others[kind, name]
@@ -73,23 +77,28 @@ class World:
                 meta["labels"].get(names.PROCESS_LABEL, ""),
                 child.hash,
                 int(meta["annotations"][names.GENERATION_ANNOTATION]),
+                claim=next((r["resourceClaimName"] for r in child.manifest["spec"].get("resourceClaims", [])), None),
                 gated=bool(child.manifest["spec"].get("schedulingGates")),
             )
         elif child.kind is ChildKind.RESOURCE_CLAIM:
             self.claims[child.name] = ObservedClaim(child.name, uid, replica, child.hash)
+            self.requests[child.name] = [each["name"] for each in child.manifest["spec"]["devices"]["requests"]]
         else:
             self.others[child.kind, child.name] = ObservedOther(child.kind, child.name, uid, child.hash)
 
     def schedule(self) -> None:
-        """The scheduler: every pod without a gate gets a node, and its claim its GPUs."""
+        """The scheduler: every pod without a gate gets a node, all of a claim the same one, and the claim its GPUs."""
         for pod in self.pods.values():
             if not pod.gated and pod.node is None:
-                self.pods[pod.name] = replace(pod, node="node-a")
+                self.pods[pod.name] = replace(pod, node=f"node-of-{pod.claim}")
         for claim in self.claims.values():
-            users = [p for p in self.pods.values() if p.replica == claim.replica and p.component == "stage"]
-            if any(p.node for p in users) and not claim.allocated:
-                device = Device("slot0", "node-a", "gpu-0", "GPU-1", "NVIDIA H100 80GB HBM3", 81559 * 2**20)
-                self.claims[claim.name] = replace(claim, allocated=True, devices={"slot0": device})
+            if any(pod.node for pod in self.pods.values() if pod.claim == claim.name) and not claim.allocated:
+                devices = {request: self._device(claim.name, request) for request in self.requests[claim.name]}
+                self.claims[claim.name] = replace(claim, allocated=True, devices=devices)
+
+    def _device(self, claim: str, request: str) -> Device:
+        uuid = f"GPU-{request.removeprefix('slot')}-of-{claim}"
+        return Device(request, f"node-of-{claim}", "gpu-0", uuid, "NVIDIA H100 80GB HBM3", 81559 * 2**20)
 
     def become_ready(self, *pods: str) -> None:
         for name in pods or [name for name, pod in self.pods.items() if pod.node and not pod.deleting]:
@@ -110,3 +119,17 @@ class World:
             if step.empty and before == (self.pods, self.claims):
                 return
         raise AssertionError("it does not come to rest")
+
+
+def look(world: World, plan: Plan, previous: OmniModelStatus | None = None, now: datetime = NOW) -> OmniModelStatus:
+    """The status that the operator would write of this world."""
+    return status(
+        plan.subject,
+        plan.layout,
+        plan.problems,
+        plan.targets,
+        plan.rendered,
+        world.observed(),
+        previous or OmniModelStatus(),
+        now,
+    )

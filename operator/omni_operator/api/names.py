@@ -35,9 +35,9 @@ MAX_POD_NAME = 63
 """A pod's name is its hostname too, so it must be a DNS label: at most 63 characters (RFC 1123)."""
 
 
-def claim_name(model: str, replica: int) -> str:
-    """The ResourceClaim of one pipeline replica."""
-    return f"{model}-{replica}"
+def group_name(model: str, replica: int, first_slot: int | None = None) -> str:
+    """The ResourceClaim of one pipeline replica, or that of the slots from `first_slot` where it has several."""
+    return f"{model}-{replica}" if first_slot is None else f"{model}-{replica}-slot{first_slot}"
 
 
 def stage_pod_name(model: str, replica: int, process: str) -> str:

@@ -108,11 +108,15 @@ def _image(model: LiveModel, row: LiveStage) -> Advice:
 
 
 def _unschedulable(model: LiveModel, row: LiveStage) -> Advice:
-    claim = names.claim_name(model.name, row.replica)
+    labels = f"{names.MODEL_LABEL}={model.name},{names.REPLICA_LABEL}={row.replica}"
     return Advice(
         f"No node has what {row.name} asks for. Free a GPU of that kind, add a node, or ask for less: gpus.card, "
         "gpus.selector, resources of the stage, scheduling.",
-        (f"kubectl describe pod {row.pod}", f"kubectl describe resourceclaim {claim}", "kubectl get resourceslices"),
+        (
+            f"kubectl describe pod {row.pod}",
+            f"kubectl describe resourceclaims -l {labels}",
+            "kubectl get resourceslices",
+        ),
     )
 
 

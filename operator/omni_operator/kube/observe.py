@@ -123,6 +123,7 @@ def _pod(pod: Manifest) -> ObservedPod:
         process=meta["labels"].get(names.PROCESS_LABEL, ""),
         hash=(meta.get("annotations") or {}).get(names.HASH_ANNOTATION, ""),
         generation=_integer(meta, "annotations", names.GENERATION_ANNOTATION),
+        claim=next((row.get("resourceClaimName") for row in spec.get("resourceClaims") or []), None),
         node=spec.get("nodeName"),
         phase=status.get("phase", "Pending"),
         gated=any(gate["name"] == names.TURN_GATE for gate in spec.get("schedulingGates") or []),

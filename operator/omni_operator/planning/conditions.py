@@ -302,8 +302,8 @@ def _exit_reason(pod: ObservedPod) -> str:
 
 
 def _devices(target: ReplicaTarget, observed: Observed) -> Mapping[str, Device]:
-    claim = observed.claims.get(target.claim or "")
-    return (claim.devices or {}) if claim is not None else {}
+    claims = [claim for group in target.groups if (claim := observed.claims.get(group.name)) is not None]
+    return {request: device for claim in claims for request, device in (claim.devices or {}).items()}
 
 
 def _slot_rows(target: ReplicaTarget, layout: Layout, observed: Observed) -> Iterable[SlotStatus]:

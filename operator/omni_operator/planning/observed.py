@@ -33,6 +33,8 @@ class ObservedPod:
     process: str
     hash: str
     generation: int
+    claim: str | None = None
+    """The ResourceClaim that it names."""
     node: str | None = None
     phase: str = "Pending"
     gated: bool = False

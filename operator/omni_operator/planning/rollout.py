@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from omni_operator.planning.observed import FRONT, ChildKind, Observed, ObservedPod
+from omni_operator.planning.observed import FRONT, ChildKind, Observed, ObservedClaim, ObservedPod
 from omni_operator.planning.targets import PodTarget, ReplicaTarget
 
 
@@ -86,12 +86,14 @@ def next_step(
 def turn(target: ReplicaTarget, pod: PodTarget, observed: Observed) -> PodTarget | None:
     """The pod that `pod` waits for, None when it is its turn.
 
-    Pods on the CPU wait for the first pod that has a GPU: the first pod of a claim fixes the node, so it must be the
-    one with the biggest needs.
+    A pod on the CPU waits for the first pod of its group that has a GPU: the first pod fixes the node, so it must be
+    the one with the biggest needs.
     """
     earlier = target.pods[: target.pods.index(pod)]
     if not pod.slots:
-        return None if _claim_allocated(target, observed) else next((p for p in target.pods if p.slots), None)
+        leaders = [other for other in target.pods if other.slots and other.group == pod.group]
+        placed = any((seen := observed.pods.get(other.name)) is not None and seen.node for other in leaders)
+        return None if placed or not leaders else leaders[0]
     for other in earlier:
         if set(other.slots) & set(pod.slots):
             seen = observed.pods.get(other.name)
@@ -106,13 +108,6 @@ def _stage_pods(target: ReplicaTarget, observed: Observed) -> tuple[Removal, ...
         for pod in observed.pods.values()
         if pod.replica == target.index and pod.component != FRONT and not pod.deleting
     )
-
-
-def _claim_allocated(target: ReplicaTarget, observed: Observed) -> bool:
-    if target.claim is None:
-        return True
-    claim = observed.claims.get(target.claim)
-    return claim is not None and claim.allocated
 
 
 def _shared_step(rendered: Rendered, observed: Observed) -> Step:
@@ -145,10 +140,7 @@ def _outdated(target: ReplicaTarget, children: tuple[Child, ...], observed: Obse
     for pod in observed.pods.values():
         if pod.replica == target.index and (pod.name not in wanted or pod.hash != wanted[pod.name].hash):
             return True
-    claim = observed.claims.get(target.claim or "")
-    return claim is not None and any(
-        child.kind is ChildKind.RESOURCE_CLAIM and child.hash != claim.hash for child in children
-    )
+    return any(not claim.deleting for claim in _stale_claims(target, children, observed))
 
 
 def serves(target: ReplicaTarget, observed: Observed) -> bool:
@@ -192,21 +184,25 @@ def _replica_step(target: ReplicaTarget, children: tuple[Child, ...], observed: 
 def _claim_step(
     target: ReplicaTarget, children: tuple[Child, ...], observed: Observed, may_remove: bool
 ) -> tuple[Step, bool]:
-    """What to do about the claim, and whether pods may be made and kept on it."""
-    wanted = next((child for child in children if child.kind is ChildKind.RESOURCE_CLAIM), None)
-    pods = [p for p in observed.pods.values() if p.replica == target.index and p.component != FRONT]
-    claims = [c for c in observed.claims.values() if c.replica == target.index]
-    for claim in claims:
-        if claim.deleting or wanted is None or claim.name != wanted.name or claim.hash != wanted.hash:
-            if not may_remove:
-                return Step(), False
-            if pods:
-                return Step(_stage_pods(target, observed)), False
-            gone = () if claim.deleting else (Removal(ChildKind.RESOURCE_CLAIM, claim.name, claim.uid),)
-            return Step(gone), False
-    if wanted is not None and not claims:
-        return Step(apply=(wanted,)), True
-    return Step(), True
+    """What to do about the claims, and whether pods may be made and kept on them."""
+    stale = {claim.name: claim for claim in _stale_claims(target, children, observed)}
+    if stale:
+        if not may_remove:
+            return Step(), False
+        users = [pod for pod in observed.pods.values() if pod.replica == target.index and pod.claim in stale]
+        used = {pod.claim for pod in users}
+        gone = [claim for claim in stale.values() if claim.name not in used and not claim.deleting]
+        removals = [Removal(ChildKind.POD, pod.name, pod.uid) for pod in users if not pod.deleting]
+        return Step((*removals, *(Removal(ChildKind.RESOURCE_CLAIM, claim.name, claim.uid) for claim in gone))), False
+    wanted = [child for child in children if child.kind is ChildKind.RESOURCE_CLAIM]
+    return Step(apply=tuple(child for child in wanted if child.name not in observed.claims)), True
+
+
+def _stale_claims(target: ReplicaTarget, children: tuple[Child, ...], observed: Observed) -> list[ObservedClaim]:
+    """Claims of the replica that must go, or are going."""
+    wanted = {child.name: child.hash for child in children if child.kind is ChildKind.RESOURCE_CLAIM}
+    claims = [claim for claim in observed.claims.values() if claim.replica == target.index]
+    return [claim for claim in claims if claim.deleting or wanted.get(claim.name) != claim.hash]
 
 
 def _turns(target: ReplicaTarget, observed: Observed) -> Iterator[ObservedPod]:

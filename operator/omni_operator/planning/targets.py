@@ -1,10 +1,11 @@
-"""Layout → what one pipeline replica consists of: its claim, its stage pods in starting order, its front."""
+"""Layout → what one pipeline replica consists of: its claims, its stage pods in starting order, its front."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from omni_operator.api import names
+from omni_operator.api.enums import Placement
 from omni_operator.planning.layout import Layout, SlotUse, Stage
 
 
@@ -18,6 +19,16 @@ class PodTarget:
     stages: tuple[Stage, ...]
     slots: tuple[int, ...]
     """Slots of its stages, in the order in which the container sees the GPUs; empty for a pod on the CPU."""
+    group: str | None = None
+    """The pods of a group are on one node, which the first of them with a GPU fixes. None: it may run anywhere."""
+
+
+@dataclass(frozen=True)
+class GroupTarget:
+    """Slots that are asked for together, on one node: a ResourceClaim where GPUs are asked for through DRA."""
+
+    name: str
+    slots: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -25,8 +36,8 @@ class ReplicaTarget:
     """One pipeline replica that should exist."""
 
     index: int
-    claim: str | None
-    """Name of its ResourceClaim; None where no stage uses a GPU."""
+    groups: tuple[GroupTarget, ...]
+    """One for all its slots, or one for each set of slots that some process joins; none where no stage uses a GPU."""
     pods: tuple[PodTarget, ...]
     """Stage pods in starting order: a pod's turn comes when every earlier one on its GPUs is ready."""
     front: str
@@ -34,12 +45,27 @@ class ReplicaTarget:
 
 def replica_target(model: str, layout: Layout, index: int) -> ReplicaTarget:
     """The replica number `index` of an OmniModel called `model`."""
+    groups = _groups(model, layout, index)
     pods = [
-        PodTarget(names.stage_pod_name(model, index, process), index, process, stages, _slots(stages))
+        PodTarget(
+            names.stage_pod_name(model, index, process), index, process, stages, slots, _group_of(slots, groups, layout)
+        )
         for process, stages in layout.processes().items()
+        for slots in [_slots(stages)]
     ]
-    claim = names.claim_name(model, index) if layout.slots else None
-    return ReplicaTarget(index, claim, starting_order(layout, pods), names.front_pod_name(model, index))
+    return ReplicaTarget(index, groups, starting_order(layout, pods), names.front_pod_name(model, index))
+
+
+def joined_slots(layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """The slots, those together that some process sees together."""
+    joined: list[set[int]] = [{slot} for slot in layout.slots]
+    for stages in layout.processes().values():
+        together = set(_slots(stages))
+        met = [slots for slots in joined if slots & together]
+        if met:
+            joined = [slots for slots in joined if not slots & together]
+            joined.append(set().union(*met))
+    return tuple(sorted(tuple(sorted(slots)) for slots in joined))
 
 
 def starting_order(layout: Layout, pods: list[PodTarget]) -> tuple[PodTarget, ...]:
@@ -61,3 +87,19 @@ def starting_order(layout: Layout, pods: list[PodTarget]) -> tuple[PodTarget, ..
 
 def _slots(stages: tuple[Stage, ...]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(slot for stage in stages for slot in stage.slots))
+
+
+def _groups(model: str, layout: Layout, index: int) -> tuple[GroupTarget, ...]:
+    if not layout.slots:
+        return ()
+    if layout.placement is Placement.SAME_NODE:
+        return (GroupTarget(names.group_name(model, index), layout.slots),)
+    return tuple(GroupTarget(names.group_name(model, index, slots[0]), slots) for slots in joined_slots(layout))
+
+
+def _group_of(slots: tuple[int, ...], groups: tuple[GroupTarget, ...], layout: Layout) -> str | None:
+    """A pod on the CPU follows the others to their node, if there is only one."""
+    for group in groups:
+        if set(slots) & set(group.slots) or (not slots and layout.placement is Placement.SAME_NODE):
+            return group.name
+    return None

@@ -27,6 +27,7 @@ def render(
 def _replica(
     owner: Owner, spec: OmniModelSpec, layout: Layout, settings: Settings, target: ReplicaTarget
 ) -> tuple[Child, ...]:
-    claims = [resource_claim(owner, layout, spec.gpus or GpusSpec(), target.index)] if target.claim else []
-    stages = [stage_pod(owner, spec, layout, settings, target, pod) for pod in target.pods]
+    gpus = spec.gpus or GpusSpec()
+    claims = [resource_claim(owner, layout, gpus, target.index, group) for group in target.groups]
+    stages = [stage_pod(owner, spec, layout, settings, pod) for pod in target.pods]
     return (*claims, *stages, front_pod(owner, spec, layout, settings, target))

@@ -1,4 +1,4 @@
-"""The ResourceClaim of one pipeline replica: one request per slot, and how the GPU of a shared slot is shared."""
+"""A ResourceClaim: one request per slot of a group, and how the GPU of a shared slot is shared."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from omni_operator.planning.layout import Layout
 from omni_operator.planning.observed import ChildKind
 from omni_operator.planning.rollout import Child
 from omni_operator.planning.rules.sharing import mps_limit
+from omni_operator.planning.targets import GroupTarget, joined_slots
 from omni_operator.rendering.template import Owner, child
 
 DRIVER = "gpu.nvidia.com"
@@ -24,19 +25,13 @@ def request_name(slot: int) -> str:
     return f"slot{slot}"
 
 
-def resource_claim(owner: Owner, layout: Layout, gpus: GpusSpec, replica: int) -> Child:
-    """One claim, so that the replica lands on one node and the stages of a slot meet on one GPU."""
-    spec: dict[str, Any] = {"devices": {"requests": [_request(slot, layout, gpus) for slot in layout.slots]}}
-    config = list(_sharing_config(layout))
+def resource_claim(owner: Owner, layout: Layout, gpus: GpusSpec, replica: int, group: GroupTarget) -> Child:
+    """One claim, so that its pods land on one node and the stages of a slot meet on one GPU."""
+    spec: dict[str, Any] = {"devices": {"requests": [_request(slot, layout, gpus) for slot in group.slots]}}
+    config = list(_sharing_config(layout, group))
     if config:
         spec["devices"]["config"] = config
-    return child(
-        ChildKind.RESOURCE_CLAIM,
-        names.claim_name(owner.name, replica),
-        owner,
-        spec,
-        {names.REPLICA_LABEL: str(replica)},
-    )
+    return child(ChildKind.RESOURCE_CLAIM, group.name, owner, spec, {names.REPLICA_LABEL: str(replica)})
 
 
 def _request(slot: int, layout: Layout, gpus: GpusSpec) -> dict[str, Any]:
@@ -53,36 +48,27 @@ def _request(slot: int, layout: Layout, gpus: GpusSpec) -> dict[str, Any]:
     return {"name": request_name(slot), "exactly": exactly}
 
 
-def slot_groups(layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """Slots that some process sees together, joined. Two MPS daemons in one container collide, so each group gets
-    one."""
-    groups: list[set[int]] = [{slot} for slot in layout.slots]
-    for stages in layout.processes().values():
-        together = {slot for stage in stages for slot in stage.slots}
-        joined = [group for group in groups if group & together]
-        if joined:
-            groups = [group for group in groups if not group & together]
-            groups.append(set().union(*joined))
-    return tuple(sorted(tuple(sorted(group)) for group in groups))
+def _sharing_config(layout: Layout, group: GroupTarget) -> Iterator[dict[str, Any]]:
+    """MPS needs a config entry. Time-slicing is what a shared claim does without one.
 
-
-def _sharing_config(layout: Layout) -> Iterator[dict[str, Any]]:
-    """MPS needs a config entry. Time-slicing is what a shared claim does without one."""
+    An entry has one MPS daemon, and two daemons in one container collide: so there is one for each set of slots that
+    some process sees together.
+    """
     if layout.strategy is not SharingStrategy.MPS:
         return
     shared = set(layout.shared_slots())
-    for group in slot_groups(layout):
-        if not shared & set(group):
+    for joined in joined_slots(layout):
+        if not shared & set(joined) or not set(joined) <= set(group.slots):
             continue
         limits = [
             limit // MIB
-            for use in (layout.uses[slot] for slot in group)
+            for use in (layout.uses[slot] for slot in joined)
             for process in use.processes
             if (limit := mps_limit(layout, use, process)) is not None
         ]
         mps = {"defaultPinnedDeviceMemoryLimit": f"{max(limits)}Mi"} if limits else {}
         yield {
-            "requests": [request_name(slot) for slot in group],
+            "requests": [request_name(slot) for slot in joined],
             "opaque": {
                 "driver": DRIVER,
                 "parameters": {

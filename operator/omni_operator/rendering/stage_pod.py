@@ -13,15 +13,13 @@ from omni_operator.planning.layout import Layout
 from omni_operator.planning.observed import STAGE, ChildKind
 from omni_operator.planning.rollout import Child
 from omni_operator.planning.rules.sharing import mps_limit
-from omni_operator.planning.targets import PodTarget, ReplicaTarget
+from omni_operator.planning.targets import PodTarget
 from omni_operator.rendering.pod import CLAIM, Container, pod_config, pod_spec, supervisor_port
 from omni_operator.rendering.template import Owner, Settings, child
 from omni_stage.contract import Role
 
 
-def stage_pod(
-    owner: Owner, spec: OmniModelSpec, layout: Layout, settings: Settings, target: ReplicaTarget, pod: PodTarget
-) -> Child:
+def stage_pod(owner: Owner, spec: OmniModelSpec, layout: Layout, settings: Settings, pod: PodTarget) -> Child:
     """The pod of one process."""
     config = pod_config(spec, owner, layout, pod.replica, Role.STAGE, pod.process)
     under_mps = layout.strategy is SharingStrategy.MPS and bool(set(pod.slots) & set(layout.shared_slots()))
@@ -36,9 +34,9 @@ def stage_pod(
         own_shm=not under_mps,
     )
     body = pod_spec(spec, owner, settings, container, pod.name)
-    if target.claim is not None:
+    if pod.group is not None:
         # Pods on the CPU name the claim too: so they land on the replica's node, and see no GPU.
-        body["resourceClaims"] = [{"name": CLAIM, "resourceClaimName": target.claim}]
+        body["resourceClaims"] = [{"name": CLAIM, "resourceClaimName": pod.group}]
         body["schedulingGates"] = [{"name": names.TURN_GATE}]
     labels = {
         names.REPLICA_LABEL: str(pod.replica),

@@ -18,11 +18,13 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import CLUSTERS, DEFAULT_NAME, Instance
 from e2e.cluster.node import Cluster, Gpus, down, running, up
 from e2e.cluster.progress import Progress
+from e2e.fake_gpu.device_plugin import DevicePluginConfig
 
 __all__ = [
     "DEFAULT_NAME",
     "Cluster",
     "ClusterError",
+    "DevicePluginConfig",
     "Gpus",
     "Instance",
     "Progress",
@@ -42,7 +44,7 @@ def external_kubeconfig() -> Path | None:
     One that we wrote ourselves, and that the user exported, is ours.
     """
     value = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-    if not value or Path(value).resolve().is_relative_to(CLUSTERS):
+    if not value or Path(value).resolve().is_relative_to(CLUSTERS.resolve()):
         return None
     return Path(value)
 

@@ -26,6 +26,8 @@ from e2e.cluster import (
     up,
 )
 from e2e.cluster.gates import gates
+from e2e.fake_gpu.device_plugin import Invalid
+from e2e.fake_gpu.plugin_options import add_plugin_options, plugin_config
 from e2e.fake_gpu.profiles import PROFILES
 
 Command = Callable[[argparse.Namespace, Progress], int]
@@ -81,6 +83,7 @@ def _add_gpu_options(parser: argparse.ArgumentParser, count: int | None) -> None
         metavar="NAME=true,...",
         help="feature gates of the GPUs' DRA driver (default: MPSSupport=true,TimeSlicingSettings=true)",
     )
+    add_plugin_options(parser)
 
 
 def _up(parsed: argparse.Namespace, progress: Progress) -> int:
@@ -88,8 +91,7 @@ def _up(parsed: argparse.Namespace, progress: Progress) -> int:
         progress.say("KUBECONFIG is set: that cluster is used, nothing is built")
         print(external)
         return 0
-    gpus = None if parsed.gpus is None else Gpus(parsed.gpus, parsed.gpu_profile, parsed.feature_gates)
-    cluster = up(parsed.name, gpus, progress)
+    cluster = up(parsed.name, None if parsed.gpus is None else _chosen_gpus(parsed), progress)
     progress.say(f"up: export KUBECONFIG={cluster.kubeconfig} PATH={cluster.programs['kubectl'].parent}:$PATH")
     print(cluster.kubeconfig)
     return 0
@@ -137,8 +139,16 @@ def _kubeconfig(parsed: argparse.Namespace, progress: Progress) -> int:
 
 
 def _gpus(parsed: argparse.Namespace, progress: Progress) -> int:
-    _running(parsed.name).set_gpus(Gpus(parsed.gpus, parsed.gpu_profile, parsed.feature_gates))
+    _running(parsed.name).set_gpus(_chosen_gpus(parsed))
     return 0
+
+
+def _chosen_gpus(parsed: argparse.Namespace) -> Gpus:
+    try:
+        plugin = plugin_config(parsed)
+    except Invalid as problem:
+        raise ClusterError(f"the device plugin would not start: {problem}", "see --help of this command") from problem
+    return Gpus(parsed.gpus, parsed.gpu_profile, parsed.feature_gates, plugin)
 
 
 def _api_up(parsed: argparse.Namespace, progress: Progress) -> int:

@@ -31,22 +31,30 @@ from e2e.cluster.progress import Progress
 from e2e.cluster.record import Process, Record, make_cgroup, remove_leftovers
 from e2e.cluster.requirements import check_node, cni_plugins
 from e2e.cluster.store import Lease, lease
+from e2e.fake_gpu import plugin_options
+from e2e.fake_gpu.device_plugin import LABEL_PREFIX, DevicePluginConfig
 from e2e.images.busybox import busybox_archives
 
 API_PORT = 6443
 READY_SECONDS = 120.0
 GPU_DAEMON = "fake-gpu"
-PRIVATE = ("/var/lib/cni", "/var/log/containers")  # where container networking and the kubelet write by themselves
+# Where container networking and the kubelet write by themselves.
+PRIVATE = ("/var/lib/cni", "/var/log/containers", "/var/lib/kubelet/device-plugins")
 MANIFESTS = Path(__file__).resolve().parent / "manifests"
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """Invented GPUs of a node: how many, of which profile, and the DRA driver's feature gates."""
+    """Invented GPUs of a node: how many, of which profile, and the DRA driver's feature gates.
+
+    With `plugin` they are offered by the device plugin instead of DRA, and the node has the labels of GPU feature
+    discovery.
+    """
 
     count: int = 0
     profile: str = "h100-80gb"
     gates: Mapping[str, bool] = field(default_factory=dict)
+    plugin: DevicePluginConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ class Cluster:
         if not gpus.count:
             path.unlink(missing_ok=True)
             self.record.init.hang_up()
-            self.kubectl("delete", "resourceslices", f"--field-selector=spec.nodeName={self.instance.node_name}")
+            self._forget_gpus()
             return
         wanted = _gpu_daemon(self, gpus)
         if not path.exists() or json.loads(path.read_text()) != wanted:
@@ -104,6 +112,13 @@ class Cluster:
             write_daemons(self.instance.daemons, {GPU_DAEMON: wanted})
             self.record.init.hang_up()
         _wait_for(self.instance, f"{gpus.count} invented GPUs", offered.exists)
+
+    def _forget_gpus(self) -> None:
+        node = self.instance.node_name
+        self.kubectl("delete", "resourceslices", f"--field-selector=spec.nodeName={node}")
+        labels = json.loads(self.kubectl("get", "node", node, "-o", "json"))["metadata"]["labels"]
+        if stale := [f"{each}-" for each in labels if each.startswith(LABEL_PREFIX)]:
+            self.kubectl("label", "node", node, *stale)
 
 
 def up(name: str, gpus: Gpus | None = None, progress: Progress | None = None) -> Cluster:
@@ -311,6 +326,7 @@ def _gpu_daemon(cluster: Cluster, gpus: Gpus) -> Spec:
         f"--count={gpus.count}",
         f"--profile={gpus.profile}",
         f"--feature-gates={written(gpus.gates)}",
+        *plugin_options.written(gpus.plugin),
     ]
     log = cluster.instance.logs / f"{GPU_DAEMON}.log"
     return spec(

@@ -16,7 +16,7 @@ from kubernetes import client
 from e2e.fake_gpu.claims import collision, groups_of
 from e2e.fake_gpu.gpu_config import Driver, Refused
 from e2e.fake_gpu.profiles import Gpu
-from e2e.fake_gpu.slices import DRIVER, device_class, resource_slice
+from e2e.fake_gpu.slices import DRIVER, device_class, resource_slice, slice_name
 from e2e.fake_gpu.state import State
 
 PROTOS = "e2e/fake_gpu/protos"
@@ -52,7 +52,7 @@ class Api:
             409, lambda: self._objects.create_cluster_custom_object(*RESOURCES, "deviceclasses", device_class())
         )
         uid = self._core.read_node(node.name).metadata.uid
-        name = f"{node.name}-{DRIVER}"
+        name = slice_name(node.name)
         old = self._unless(404, lambda: self._objects.get_cluster_custom_object(*RESOURCES, "resourceslices", name))
         if not old:
             new = resource_slice(node.name, uid, node.gpus, generation=1)

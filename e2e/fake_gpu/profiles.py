@@ -27,6 +27,7 @@ PROFILES = {
     "h100-80gb": Profile("NVIDIA H100 80GB HBM3", 81559, "Hopper", "9.0.0"),
     "h200": Profile("NVIDIA H200", 143771, "Hopper", "9.0.0"),
     "h20": Profile("NVIDIA H20", 97871, "Hopper", "9.0.0"),
+    "rtx-5090": Profile("NVIDIA GeForce RTX 5090", 32607, "Blackwell", "12.0.0", "GeForce"),
     "l40s": Profile("NVIDIA L40S", 46068, "Ada Lovelace", "8.9.0"),
 }
 DRIVER_VERSION = "580.105.8"

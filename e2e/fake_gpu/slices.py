@@ -35,13 +35,17 @@ def device(gpu: Gpu) -> dict[str, Any]:
     return {"name": gpu.name, "attributes": attributes, "capacity": {"memory": {"value": f"{profile.memory}Mi"}}}
 
 
+def slice_name(node: str) -> str:
+    return f"{node}-{DRIVER}"
+
+
 def resource_slice(node: str, node_uid: str, gpus: Sequence[Gpu], generation: int) -> dict[str, Any]:
     """The node's one slice; it goes when the node does."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": f"{node}-{DRIVER}", "ownerReferences": [owner]},
+        "metadata": {"name": slice_name(node), "ownerReferences": [owner]},
         "spec": {
             "driver": DRIVER,
             "nodeName": node,

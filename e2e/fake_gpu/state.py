@@ -4,6 +4,7 @@ Under the plugin's folder, `plugins/gpu.nvidia.com/` of the kubelet's root, as t
 
     claims/<claim uid>.json     what the kubelet was answered; removed when the claim is unprepared
     mps/<daemon id>/            daemon.json (devices and limits), and its pipe, shm (a tmpfs) and log folders
+    mps-root/                   the same for the device plugin: nvidia.com/<resource>/, and one shm for the node
     markers/<minor>-<uuid>.json one file for each GPU, mounted into containers
     offered.json                the GPUs, once their slice is published; absent while the plugin starts
     ledger.jsonl                one line for each claim prepared, refused or unprepared, never rewritten
@@ -15,7 +16,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,11 @@ class State:
         self.folder = folder
         self.cdi = cdi
         self._check = (interpreter, "-I", "-S", one_daemon.__file__)
-        for each in (self._claims, self._daemons, self._markers, cdi):
+        for each in (self._claims, self._daemons, self.markers, cdi):
             each.mkdir(parents=True, exist_ok=True)
         (folder / "offered.json").unlink(missing_ok=True)
         for gpu in gpus:
-            _write(self._markers / marker_name(gpu), marker(gpu), mode=0o444)
+            _write(self.markers / marker_name(gpu), marker(gpu), mode=0o444)
 
     @property
     def _claims(self) -> Path:
@@ -51,8 +52,14 @@ class State:
         return self.folder / "mps"
 
     @property
-    def _markers(self) -> Path:
+    def markers(self) -> Path:
+        """One file for each GPU, which containers are given."""
         return self.folder / "markers"
+
+    @property
+    def mps_root(self) -> Path:
+        """Where the device plugin's MPS daemons have their folders."""
+        return self.folder / "mps-root"
 
     def offer(self, gpus: Sequence[Gpu]) -> None:
         """Say that the GPUs are published and the kubelet knows the plugin."""
@@ -76,7 +83,7 @@ class State:
         for group in groups:
             if group.daemon:
                 self._start(group.daemon)
-        _write(self.cdi / file_name(uid), specification(uid, groups, self._markers, self._daemons, self._check))
+        _write(self.cdi / file_name(uid), specification(uid, groups, self.markers, self._daemons, self._check))
         devices = [
             {
                 "request": each.request,
@@ -112,17 +119,20 @@ class State:
 
     def _start(self, daemon: Daemon) -> None:
         folder = self._daemons / daemon.id
-        for name in ("pipe", "shm", "log"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        if not (folder / "shm").is_mount():
-            options = f"{SHM_OPTIONS},size={_half_of_memory()}k"
-            done = subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", options, "shm", folder / "shm"], capture_output=True, text=True
-            )
-            if done.returncode:
-                raise Refused(f"error applying config: error starting MPS control daemon: {done.stderr.strip()}")
-        for path in (folder / "daemon.json", folder / "pipe" / "invented-daemon.json"):
-            _write(path, {"invented": True, **asdict(daemon)}, mode=0o444)
+        make_daemon(folder, folder / "shm", asdict(daemon))
+
+
+def make_daemon(folder: Path, shm: Path, told: Mapping[str, Any]) -> None:
+    """The folders of an MPS control daemon, and what it was told. `shm` is made a tmpfs, unless it is one."""
+    for each in (folder / "pipe", folder / "log", shm):
+        each.mkdir(parents=True, exist_ok=True)
+    if not shm.is_mount():
+        options = f"{SHM_OPTIONS},size={_half_of_memory()}k"
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "shm", shm], capture_output=True, text=True)
+        if done.returncode:
+            raise Refused(f"error applying config: error starting MPS control daemon: {done.stderr.strip()}")
+    for path in (folder / "daemon.json", folder / "pipe" / "invented-daemon.json"):
+        _write(path, {"invented": True, **told}, mode=0o444)
 
 
 def _stop(folder: Path) -> None:

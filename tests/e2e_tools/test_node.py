@@ -17,22 +17,15 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster import Cluster, Gpus, down, external_kubeconfig, up
+from e2e.cluster import Cluster, Gpus, down, up
 from e2e.cluster.record import Process
 from e2e.cluster.requirements import cgroup_mounts
-from e2e.images.busybox import BUSYBOX_IMAGE
+from tests.e2e_tools.pods import event_of, on_our_node, pod, ready
 
 NAME = "tools-test"
 ON = {"MPSSupport": True, "TimeSlicingSettings": True}
 
-pytestmark = [
-    pytest.mark.node,
-    pytest.mark.xdist_group("tools-node"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="a node needs root"),
-    pytest.mark.skipif(
-        external_kubeconfig() is not None, reason="these test our own node, and KUBECONFIG names another"
-    ),
-]
+pytestmark = on_our_node
 
 
 @pytest.fixture(scope="module")
@@ -61,20 +54,6 @@ def apply(cluster: Cluster) -> Iterator[Callable[..., None]]:
         time.sleep(0.2)
 
 
-def pod(name: str, script: str, request: str | None = None, **spec: Any) -> dict[str, Any]:
-    container: dict[str, Any] = {"name": "c", "image": BUSYBOX_IMAGE, "command": ["sh", "-c", script]}
-    more: dict[str, Any] = {"terminationGracePeriodSeconds": 0, "restartPolicy": "Never", **spec}
-    if request is not None:
-        more["resourceClaims"] = [{"name": "gpus", "resourceClaimName": "m-0"}]
-        container["resources"] = {"claims": [{"name": "gpus", "request": request} if request else {"name": "gpus"}]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
-        "spec": {"containers": [container], **more},
-    }
-
-
 def claim(*entries: tuple[list[str], dict[str, Any]]) -> dict[str, Any]:
     """A claim on two GPUs, `slot0` and `slot1`, with a sharing for some requests."""
     requests = [{"name": f"slot{index}", "exactly": {"deviceClassName": "gpu.nvidia.com"}} for index in range(2)]
@@ -89,22 +68,6 @@ def claim(*entries: tuple[list[str], dict[str, Any]]) -> dict[str, Any]:
         "metadata": {"name": "m-0"},
         "spec": {"devices": {"requests": requests, "config": config}},
     }
-
-
-def ready(cluster: Cluster, *names: str) -> None:
-    cluster.kubectl("wait", "--for=condition=Ready", "--timeout=60s", *(f"pod/{name}" for name in names))
-
-
-def event_of(cluster: Cluster, name: str, reason: str) -> str:
-    """The message of the first event of this reason about a pod."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        fields = f"--field-selector=involvedObject.name={name},reason={reason}"
-        events = json.loads(cluster.kubectl("get", "events", fields, "-o", "json"))["items"]
-        if events:
-            return str(events[0]["message"])
-        time.sleep(0.2)
-    raise AssertionError(f"no event {reason} about {name}")
 
 
 def test_headless_and_cluster_services_resolve_and_answer(cluster: Cluster, apply: Callable[..., None]) -> None:

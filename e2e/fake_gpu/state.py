@@ -3,7 +3,8 @@
 Under the plugin's folder, `plugins/gpu.nvidia.com/` of the kubelet's root, as the real driver's:
 
     claims/<claim uid>.json     what the kubelet was answered; removed when the claim is unprepared
-    mps/<daemon id>/            daemon.json (devices and limits), and its pipe, shm (a tmpfs) and log folders
+    mps/<daemon id>/            daemon.json (devices and limits), and its pipe, shm (a tmpfs) and log folders; in pipe
+                                the socket `control`, as NVIDIA's daemon has it, though nobody listens on it
     mps-root/                   the same for the device plugin: nvidia.com/<resource>/, and one shm for the node
     markers/<minor>-<uuid>.json one file for each GPU, mounted into containers
     offered.json                the GPUs, once their slice is published; absent while the plugin starts
@@ -13,7 +14,9 @@ Under the plugin's folder, `plugins/gpu.nvidia.com/` of the kubelet's root, as t
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -133,6 +136,8 @@ def make_daemon(folder: Path, shm: Path, told: Mapping[str, Any]) -> None:
             raise Refused(f"error applying config: error starting MPS control daemon: {done.stderr.strip()}")
     for path in (folder / "daemon.json", folder / "pipe" / "invented-daemon.json"):
         _write(path, {"invented": True, **told}, mode=0o444)
+    if not (control := folder / "pipe" / "control").exists():
+        os.mknod(control, stat.S_IFSOCK | 0o666)
 
 
 def _stop(folder: Path) -> None:

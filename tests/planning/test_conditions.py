@@ -52,6 +52,30 @@ def test_when_all_serve_every_condition_is_true_and_the_gpu_is_named(colocated: 
     assert (found.gpus or [])[0].given_away == "94%"
 
 
+def test_it_says_who_keeps_whom_within_its_share(colocated: dict[str, Any]) -> None:
+    world, plan = World(), plan_of(colocated)
+    world.settle(plan)
+    found = look(world, plan)
+    by = {row.name: row.enforced_by for row in found.stages or []}
+    assert by == dict.fromkeys(by, None) | dict.fromkeys(
+        ("thinker", "talker_ar", "image_encoder", "audio_encoder", "code2wav"), "MPS"
+    )
+    assert conditions(found)["SharingReady"].message == (
+        "5 pods share their GPUs through MPS, each attached to the control daemon of its GPU, which keeps each process "
+        "within its limit."
+    )
+    colocated["spec"]["gpus"]["sharing"]["strategy"] = "TimeSlicing"
+    world, plan = World(), plan_of(colocated)
+    world.settle(plan)
+    found = look(world, plan)
+    by = {row.name: row.enforced_by for row in found.stages or []}
+    assert (by["thinker"], by["talker_ar"], by["code2wav"]) == ("engine", "engine", "nothing")
+    assert conditions(found)["SharingReady"].message == (
+        "5 pods share their GPUs by time-slicing; the engines keep thinker, talker_ar within their shares; nothing "
+        "keeps image_encoder, audio_encoder, code2wav within gpuMemory."
+    )
+
+
 def test_ready_waits_for_the_last_pod_of_the_generation(colocated: dict[str, Any]) -> None:
     world = World()
     world.settle(plan_of(colocated))

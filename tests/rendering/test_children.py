@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -67,6 +68,26 @@ def test_a_slot_that_is_not_shared_gets_no_daemon(tiny: dict[str, Any]) -> None:
     objects = rendered(tiny)
     assert "config" not in objects["ResourceClaim/tiny-omni-0"]["spec"]["devices"]
     assert objects["Pod/tiny-omni-0-talker"]["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert set(told_sharing(objects).values()) == {"None"}
+
+
+def told_sharing(objects: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """What each pod's file says of sharing, by the end of its name."""
+    pods = [o for o in objects.values() if o["kind"] == "Pod"]
+    files = {o["metadata"]["name"]: o["metadata"]["annotations"]["omnimodel.io/pod-config"] for o in pods}
+    return {name.removeprefix("tiny-omni-0-"): json.loads(text)["sharing"] for name, text in files.items()}
+
+
+def test_only_a_pod_that_shares_a_gpu_is_told_so(tiny: dict[str, Any]) -> None:
+    assert told_sharing(rendered(tiny)) == {
+        "thinker": "MPS",
+        "talker": "MPS",
+        "preprocessing": "None",
+        "decode": "None",
+        "-front": "None",
+    }
+    stage(tiny, "thinker").update(gpus=[0, 1])
+    assert told_sharing(rendered(tiny))["thinker"] == "MPS", "it shares one of its two"
 
 
 @pytest.mark.parametrize("strategy", ["TimeSlicing", "None"])

@@ -9,6 +9,7 @@ children=FOLDER  leave two children behind, one of them in a session of its own;
 deaf             ignore SIGTERM
 quiet            close the report pipe and standard error
 sleep            for ever
+beat=SECONDS     say something every so many seconds, for ever
 exit=STATUS
 kill=SIGNAL      end oneself by this signal's number
 """
@@ -49,6 +50,13 @@ def gauge(value: str) -> None:
     report.send(Report(gauges={name: float(number)}, memory_bytes=12345))
 
 
+def beat(value: str) -> None:
+    """As a heartbeat does."""
+    while True:
+        report.send(Report())
+        time.sleep(float(value))
+
+
 def close_pipes(_: str) -> None:
     """Say nothing any more."""
     os.close(int(os.environ[report.FD_VARIABLE]))
@@ -64,6 +72,7 @@ ACTIONS: dict[str, Callable[[str], object]] = {
     "children": leave_children,
     "deaf": lambda _: signal.signal(signal.SIGTERM, signal.SIG_IGN),
     "quiet": close_pipes,
+    "beat": beat,
     "sleep": lambda _: time.sleep(1000),
     "exit": lambda value: sys.exit(int(value)),
     "kill": lambda value: os.kill(os.getpid(), int(value)),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from omni_stage.contract import HOLD_VARIABLE, ExitCode, PodConfig
+from omni_stage.contract import HOLD_VARIABLE, ExitCode, PodConfig, Sharing
 
 from .pods import Pod, alive, eventually, stage_config, tiny_config
 
@@ -28,9 +30,13 @@ def start(tmp_path: Path) -> Iterator[Starter]:
     """Starts a talker's pod whose engine does the given actions."""
     pods: list[Pod] = []
 
-    def starter(*actions: str, config: PodConfig | None = None, **environment: str) -> Pod:
+    def starter(*actions: str, config: PodConfig | None = None, quick: str = "", **environment: str) -> Pod:
+        """`quick` names a limit of the supervisor's that is one second in this pod."""
         engine = shlex.join([sys.executable, str(ENGINE), *actions])
         pod = Pod(config or stage_config(tiny_config(), "talker"), tmp_path, "--engine", engine)
+        if quick:
+            modules = "from omni_stage.__main__ import main; from omni_stage.supervisor import supervise"
+            pod.command[1:3] = ["-c", f"{modules}; supervise.{quick} = 1; raise SystemExit(main())"]
         pods.append(pod.start(**environment))
         return pod
 
@@ -84,17 +90,107 @@ def test_the_pod_tells_what_it_sees_of_gpus_and_mps(start: Starter, tmp_path: Pa
         "NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a",
         "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
     }
+    daemon(tmp_path)
     pod = start("ready", "sleep", **environment)
     stage = pod.wait_state("ready")
-    assert stage["device_uuids"] == ["GPU-a", "GPU-b"]
-    assert stage["mps"] == {"attached": True, "pipe_directory": str(tmp_path)}
+    assert stage["device_uuids"] == ["GPU-b", "GPU-a"]
+    assert stage["mps"] == {"attached": True, "pipe_directory": str(tmp_path), "reason": ""}
 
 
-def test_a_pipe_folder_that_is_not_there_is_no_attachment(start: Starter) -> None:
-    pod = start("ready", "sleep", CUDA_MPS_PIPE_DIRECTORY="/nowhere/nvidia-mps", NVIDIA_VISIBLE_DEVICES="void")
+def test_a_pod_that_shares_nothing_needs_no_mps(start: Starter) -> None:
+    pod = start("ready", "sleep", NVIDIA_VISIBLE_DEVICES="void")
     stage = pod.wait_state("ready")
+    assert pod.get("/readyz").status == 200
     assert stage["device_uuids"] == []
     assert stage["mps"]["attached"] is False
+    assert stage["mps"]["reason"].startswith("CUDA_MPS_PIPE_DIRECTORY is not set")
+
+
+UNDER_MPS: dict[str, Any] = {"sharing": Sharing.MPS}
+
+
+def daemon(folder: Path) -> None:
+    """The socket that a control daemon leaves in its folder."""
+    os.mknod(folder / "control", stat.S_IFSOCK | 0o666)
+
+
+def detail(pod: Pod) -> str:
+    """What /readyz says while it answers 503."""
+    answer = pod.get("/readyz")
+    return str(answer.json()["detail"]) if answer.status == 503 else ""
+
+
+def test_under_mps_no_engine_starts_before_its_control_daemon_is_there(start: Starter, tmp_path: Path) -> None:
+    config = stage_config(tiny_config(**UNDER_MPS), "talker")
+    pod = start("ready", "sleep", config=config, CUDA_MPS_PIPE_DIRECTORY=str(tmp_path))
+    pod.wait_state("starting")
+    assert detail(pod).startswith("sharing is MPS, but the control daemon is not there: No such file")
+    assert pod.get("/healthz").status == 200
+    assert pod.stage()["mps"]["attached"] is False
+    daemon(tmp_path)
+    assert pod.wait_state("ready")["mps"]["attached"] is True
+    assert pod.get("/readyz").status == 200
+
+
+def test_a_stage_without_gpus_needs_no_daemon(start: Starter) -> None:
+    pod = start("ready", "sleep", config=stage_config(tiny_config(**UNDER_MPS), "decode"))
+    pod.wait_state("ready")
+    assert pod.get("/readyz").status == 200
+
+
+def test_without_a_daemon_the_start_is_given_up_and_says_why(start: Starter) -> None:
+    config = stage_config(tiny_config(**UNDER_MPS, startup_timeout_seconds=1), "talker")
+    pod = start("ready", "sleep", config=config)
+    assert pod.wait() == ExitCode.START_TIMEOUT
+    assert "sharing is MPS, but CUDA_MPS_PIPE_DIRECTORY is not set" in pod.tail()
+
+
+def attached(start: Starter, folder: Path, quick: str = "") -> Pod:
+    """A pod under MPS whose engine is ready."""
+    daemon(folder)
+    config = stage_config(tiny_config(**UNDER_MPS), "talker")
+    pod = start("ready", "sleep", config=config, quick=quick, CUDA_MPS_PIPE_DIRECTORY=str(folder))
+    pod.wait_state("ready")
+    assert pod.get("/readyz").status == 200
+    return pod
+
+
+def test_a_stage_whose_daemon_goes_is_not_ready_until_that_very_one_is_back(start: Starter, tmp_path: Path) -> None:
+    pod = attached(start, tmp_path)
+    (tmp_path / "control").rename(tmp_path / "away")
+    eventually(lambda: said(detail(pod), "sharing is MPS, but the control daemon is not there"), 5)
+    daemon(tmp_path)
+    eventually(lambda: said(detail(pod), "another one than the engine started with"), 5)
+    (tmp_path / "away").rename(tmp_path / "control")
+    eventually(lambda: said(str(pod.get("/readyz").status), "200"), 5)
+
+
+def said(text: str, words: str) -> None:
+    """For `eventually`."""
+    if words not in text:
+        raise OSError(f"{words!r} is not in {text!r}")
+
+
+def test_a_daemon_that_stays_away_is_a_fault_of_the_gpu(start: Starter, tmp_path: Path) -> None:
+    pod = attached(start, tmp_path, "DETACHED_SECONDS")
+    (tmp_path / "control").unlink()
+    assert pod.wait() == ExitCode.CUDA_FAULT
+    assert "cuda_fault: sharing is MPS, but the control daemon is not there" in pod.tail()
+
+
+def test_an_engine_that_was_ready_and_falls_silent_for_good_is_ended(start: Starter) -> None:
+    pod = start("ready", "deaf", "sleep", quick="SILENT_SECONDS")
+    assert pod.wait() == ExitCode.ENGINE_LOST
+    assert "the engine hangs: it was ready, and has said nothing for 1 s" in pod.tail()
+
+
+def test_an_engine_that_loads_may_be_silent_and_one_that_speaks_is_left_alone(start: Starter) -> None:
+    loading = start("detail=weights", "sleep", quick="SILENT_SECONDS")
+    speaking = start("ready", "beat=0.2", config=stage_config(tiny_config(), "thinker"), quick="SILENT_SECONDS")
+    speaking.wait_state("ready")
+    time.sleep(3)
+    assert speaking.get("/readyz").status == 200
+    assert loading.stage()["state"] == "loading"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,16 @@ class SharingBackend(StrEnum):
     DEVICE_PLUGIN = "DevicePlugin"
 
 
+class Enforcer(StrEnum):
+    """Who keeps a stage within its share of a GPU."""
+
+    MPS = "MPS"
+    """The control daemon refuses a process what is beyond its limit."""
+    ENGINE = "engine"
+    """The engine allocates no more than it was told."""
+    NOTHING = "nothing"
+
+
 class Placement(StrEnum):
     """Whether all slots of a replica must be GPUs of one node."""
 

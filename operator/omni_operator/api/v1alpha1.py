@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 from omni_operator.api.enums import (
     ConditionStatus,
     DeviceKind,
+    Enforcer,
     Engine,
     Hold,
     Placement,
@@ -409,6 +410,11 @@ class StageStatus(Resource):
     gpu_uuids: list[str] | None = Field(None, description="The GPUs behind its slots, in the same order.")
     gpu_memory: str | None = Field(None, description="Its budget on each GPU, as declared or from the catalogue.")
     gpu_memory_bytes: int | None = Field(None, description="The same in bytes.")
+    enforced_by: Enforcer | None = Field(
+        None,
+        description="Who keeps it within its budget: MPS, which limits each of its processes; engine, which allocates "
+        "no more than it was told; or nothing.",
+    )
     restarts: int = Field(description="Container restarts of its pod.")
 
 

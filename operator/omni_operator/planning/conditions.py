@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from omni_operator.api import names
-from omni_operator.api.enums import ConditionStatus, SharingStrategy
+from omni_operator.api.enums import ConditionStatus, Enforcer
 from omni_operator.api.quantities import format_bytes, format_percent
 from omni_operator.api.reasons import ConditionType, Reason
 from omni_operator.api.v1alpha1 import Condition, GroupRestartStatus, OmniModelStatus, SlotStatus, StageStatus
@@ -17,6 +17,7 @@ from omni_operator.planning.layout import Layout, Problem, Severity, SlotUse, re
 from omni_operator.planning.observed import FRONT, Device, Observed, ObservedPod
 from omni_operator.planning.refusals import mps_refused, refusal_words
 from omni_operator.planning.rollout import Rendered, serves, turn
+from omni_operator.planning.rules.sharing import enforced_by
 from omni_operator.planning.targets import PodTarget, ReplicaTarget
 from omni_stage.contract import ExitCode
 
@@ -190,19 +191,34 @@ def _sharing_ready(layout: Layout, targets: tuple[ReplicaTarget, ...], observed:
         return Verdict(ConditionStatus.TRUE, Reason.SHARING_READY, "No GPU is shared.")
     sharing = [pod for target in targets for pod in target.pods if set(pod.slots) & set(layout.shared_slots())]
     started = [pod for pod in sharing if (seen := observed.pods.get(pod.name)) and seen.ready and not seen.deleting]
-    how = {
-        SharingStrategy.MPS: "through one MPS control daemon a GPU, with a memory limit for each process",
-        SharingStrategy.TIME_SLICING: "by time-slicing; memory is limited by the engines alone",
-    }.get(layout.strategy, "")
     refused = next((seen for pod in sharing if mps_refused(seen := observed.pods.get(pod.name))), None)
     if refused is not None:
         message = refusal_words(refused).removeprefix(f"{Reason.MPS_UNAVAILABLE}: ")
         return Verdict(ConditionStatus.FALSE, Reason.MPS_UNAVAILABLE, f"{refused.name}: {message}"[:MAX_MESSAGE])
     if len(started) == len(sharing):
-        return Verdict(ConditionStatus.TRUE, Reason.SHARING_READY, f"{len(sharing)} pods share their GPUs {how}.")
+        message = f"{len(sharing)} pods share their GPUs {_how_shared(layout)}."
+        return Verdict(ConditionStatus.TRUE, Reason.SHARING_READY, message)
     return Verdict(
         ConditionStatus.FALSE, Reason.STARTING, f"{len(started)} of {len(sharing)} pods that share a GPU run on it."
     )
+
+
+def _how_shared(layout: Layout) -> str:
+    """In which way, and who keeps whom within its share. Under MPS a stage is ready only while attached."""
+    shared = set(layout.shared_slots())
+    by: dict[Enforcer, list[str]] = {}
+    for stage in layout.stages:
+        enforcer = enforced_by(layout, stage)
+        if enforcer is not None and shared & set(stage.slots):
+            by.setdefault(enforcer, []).append(stage.name)
+    kept = {
+        Enforcer.MPS: "which keeps each process within its limit",
+        Enforcer.ENGINE: "the engines keep {} within their shares",
+        Enforcer.NOTHING: "nothing keeps {} within gpuMemory",
+    }
+    parts = [kept[enforcer].format(", ".join(by[enforcer])) for enforcer in Enforcer if enforcer in by]
+    way = "through MPS, each attached to the control daemon of its GPU" if layout.mps else "by time-slicing"
+    return "; ".join([f"{way}, {parts[0]}" if Enforcer.MPS in by else way, *parts[Enforcer.MPS in by :]])
 
 
 def _stages_ready(stages: list[StageStatus]) -> Verdict:
@@ -264,6 +280,7 @@ def _stage_rows(target: ReplicaTarget, layout: Layout, observed: Observed) -> It
             gpu_uuids=uuids or None,
             gpu_memory=str(stage.budget) if stage.budget else None,
             gpu_memory_bytes=stage.budget.bytes_of(layout.card.memory) if stage.budget and layout.card else None,
+            enforced_by=enforced_by(layout, stage),
             restarts=seen.restarts if seen else 0,
         )
 

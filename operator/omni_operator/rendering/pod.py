@@ -120,13 +120,19 @@ def pod_config(spec: OmniModelSpec, owner: Owner, layout: Layout, replica: int, 
         front=FrontConfig(names.pod_host(names.front_pod_name(owner.name, replica), owner.name, owner.namespace)),
         process=process,
         device=Device.CPU if on_cpu else Device.CUDA,
-        sharing=Sharing(str(layout.strategy)),
+        sharing=sharing_of(layout, process),
         card_memory_bytes=layout.card.memory if layout.card else None,
         startup_timeout_seconds=max(
             (stage.startup_timeout for stage in layout.stages if stage.process == process),
             default=DEFAULT_STARTUP_TIMEOUT,
         ),
     )
+
+
+def sharing_of(layout: Layout, process: str) -> Sharing:
+    """How the pod of a process shares its GPUs. `None` where it has them to itself, under MPS too."""
+    slots = {slot for stage in layout.processes().get(process, ()) for slot in stage.slots}
+    return Sharing(str(layout.strategy)) if slots & set(layout.shared_slots()) else Sharing.NONE
 
 
 def supervisor_port() -> Mapping[str, int]:

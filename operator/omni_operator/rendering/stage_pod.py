@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omni_operator.api import names
-from omni_operator.api.enums import SharingStrategy
 from omni_operator.api.quantities import MIB
 from omni_operator.api.v1alpha1 import OmniModelSpec, StageSpec
 from omni_operator.planning.layout import Layout
@@ -16,13 +15,13 @@ from omni_operator.planning.rules.sharing import mps_limit
 from omni_operator.planning.targets import PodTarget
 from omni_operator.rendering.pod import CLAIM, Container, pod_config, pod_spec, supervisor_port
 from omni_operator.rendering.template import Owner, Settings, child
-from omni_stage.contract import Role
+from omni_stage.contract import Role, Sharing
 
 
 def stage_pod(owner: Owner, spec: OmniModelSpec, layout: Layout, settings: Settings, pod: PodTarget) -> Child:
     """The pod of one process."""
     config = pod_config(spec, owner, layout, pod.replica, Role.STAGE, pod.process)
-    under_mps = layout.strategy is SharingStrategy.MPS and bool(set(pod.slots) & set(layout.shared_slots()))
+    under_mps = config.sharing is Sharing.MPS
     overrides = [s for s in spec.stages or [] if s.name in {stage.name for stage in pod.stages}]
     container = Container(
         name="stage",

@@ -9,7 +9,6 @@ from typing import Any
 from omni_stage.contract import Device, ExitCode, PodConfig, Role, StageConfig, StageState
 from omni_stage.supervisor.endings import LastExit
 from omni_stage.supervisor.status import Snapshot
-from omni_stage.supervisor.surroundings import Mps
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,6 @@ class Facts:
     engine_resident_bytes: int
     own_resident_bytes: int
     devices: list[str]
-    mps: Mps
     last_exit: LastExit | None
 
     @property
@@ -52,8 +50,8 @@ def timestamp(seconds: float) -> str:
 def readiness(snapshot: Snapshot, instance: str, now: float) -> dict[str, Any]:
     """Body of /readyz."""
     ready = snapshot.is_ready(now)
-    detail = snapshot.detail
-    if snapshot.state is StageState.READY and not ready:
+    detail = snapshot.obstacle or snapshot.detail
+    if snapshot.state is StageState.READY and not ready and not snapshot.obstacle:
         detail = f"the engine has said nothing for {now - (snapshot.heard or snapshot.since):.0f} s"
     return {"ready": ready, "state": snapshot.state.value, "detail": detail, "instance": instance}
 
@@ -76,7 +74,7 @@ def stage(facts: Facts) -> dict[str, Any]:
         "memory_kind": facts.memory_kind,
         "supervisor_memory_bytes": facts.own_resident_bytes,
         "device_uuids": facts.devices,
-        "mps": asdict(facts.mps),
+        "mps": asdict(snapshot.mps),
         "gauges": dict(snapshot.gauges),
         "last_exit": None if last is None else {**asdict(last), "at": timestamp(last.at)},
     }
@@ -101,7 +99,7 @@ def metrics(facts: Facts) -> str:
     budgets = {f',stage="{s.name}"': float(s.memory_bytes) for s in own_stages(config) if s.memory_bytes}
     gauge("omni_stage_memory_budget_bytes", "Declared memory of a stage on each of its GPUs.", budgets)
     gauge("omni_stage_supervisor_memory_bytes", "Resident memory of the supervisor.", {"": facts.own_resident_bytes})
-    gauge("omni_stage_mps_attached", "1 where the container is an MPS client.", {"": float(facts.mps.attached)})
+    gauge("omni_stage_mps_attached", "1 where the container is an MPS client.", {"": float(snapshot.mps.attached)})
     if snapshot.ready_after is not None:
         gauge("omni_stage_start_seconds", "From the engine's start to its first ready.", {"": snapshot.ready_after})
     if facts.last_exit is not None:

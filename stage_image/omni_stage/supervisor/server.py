@@ -41,7 +41,6 @@ class Inquiry:
             engine_resident_bytes=surroundings.resident_bytes(os.getpid()),
             own_resident_bytes=surroundings.own_resident_bytes(),
             devices=surroundings.device_uuids(os.environ),
-            mps=surroundings.mps(os.environ),
             last_exit=self.last_exit,
         )
 

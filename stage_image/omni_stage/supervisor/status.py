@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from omni_stage.contract import StageState
+from omni_stage.supervisor.attachment import Mps
 
 STALE_SECONDS = 30.0
-"""An engine that was ready and says nothing for so long is hung: it is not ready."""
+"""An engine that was ready and says nothing for so long is not ready."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,14 @@ class Snapshot:
     engine_memory_bytes: int | None = None
     """What the engine itself says that it holds on its GPUs."""
     gauges: Mapping[str, float] = field(default_factory=dict)
+    mps: Mps = field(default_factory=Mps)
+    obstacle: str = ""
+    """What keeps it from being ready, whatever the engine says."""
 
     def is_ready(self, now: float) -> bool:
-        """Ready, and heard of lately."""
-        return self.state is StageState.READY and self.heard is not None and now - self.heard < STALE_SECONDS
+        """Ready, heard of lately, and nothing against it."""
+        heard = self.heard is not None and now - self.heard < STALE_SECONDS
+        return self.state is StageState.READY and heard and not self.obstacle
 
 
 class Status:

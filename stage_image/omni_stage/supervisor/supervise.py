@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from omni_stage.contract import HOLD_VARIABLE, ExitCode, PodConfig, Role, StageState
 from omni_stage.report import Phase, Report
 from omni_stage.supervisor import endings
+from omni_stage.supervisor.attachment import Attachment
 from omni_stage.supervisor.classify import Verdict, classify
 from omni_stage.supervisor.engine_process import EngineProcess, adopt_orphans
 from omni_stage.supervisor.status import Status
@@ -20,6 +21,12 @@ from omni_stage.supervisor.status import Status
 TICK_SECONDS = 0.5
 EXTRA_GRACE_SECONDS = 3.0
 """After the drain time an engine gets so long to stop before its group is killed."""
+SILENT_SECONDS = 360.0
+"""An engine that was ready and says nothing for so long hangs for good, and is ended. Well above the 300 s after which
+SGLang's own watchdog ends a scheduler that is stuck in a batch, and says where: only what that misses is ended here."""
+DETACHED_SECONDS = 30.0
+"""An engine whose MPS control daemon is gone for so long is ended. Time enough for it to fail by itself, which tells
+more; too short for requests to miss it, since it is not ready meanwhile."""
 
 
 @dataclass
@@ -28,6 +35,10 @@ class Deadlines:
 
     start: float | None = None
     drain: float | None = None
+    silence: float | None = None
+    """From the engine's first ready on, put off by every message."""
+    detached: float | None = None
+    """While the MPS control daemon of a running engine is gone."""
 
 
 class Supervisor:
@@ -40,10 +51,11 @@ class Supervisor:
         self.command, self.environment = command, environment
         self.hold = environment.get(HOLD_VARIABLE) == StageState.LOADING.value
         self.engine: EngineProcess | None = None
+        self.attachment = Attachment(config, environment)
         self.deadlines = Deadlines()
         self.asked_to_stop = False
         self.draining = False
-        self.timed_out = False
+        self.given_up: Verdict | None = None
         self._wakeups, self._wakeup = os.pipe()
 
     def run(self) -> ExitCode:
@@ -55,8 +67,9 @@ class Supervisor:
             if self.hold:
                 self.status.update(state=StageState.LOADING, detail=f"held at loading by {HOLD_VARIABLE}")
             else:
-                self._start_engine(selector)
+                self.deadlines.start = time.monotonic() + self.config.startup_timeout_seconds
             while True:
+                self._look_at_mps(selector)
                 for key, _ in selector.select(TICK_SECONDS):
                     self._on_readable(selector, int(key.fd))
                 if self.asked_to_stop:
@@ -78,11 +91,26 @@ class Supervisor:
         """Only note it: a handler runs in the middle of anything, also where the status is locked."""
         self.asked_to_stop = True
 
+    def _look_at_mps(self, selector: selectors.BaseSelector) -> None:
+        """Start the engine as soon as what it needs is there; one whose daemon goes is not ready, and not for long."""
+        found = self.attachment.look()
+        obstacle = self.attachment.obstacle(found)
+        known = self.status.get()
+        if (known.mps, known.obstacle) != (found, obstacle):
+            self.status.update(mps=found, obstacle=obstacle)
+        if self.engine is None:
+            if not (self.hold or self.draining or obstacle):
+                self._start_engine(selector)
+        elif not obstacle:
+            self.deadlines.detached = None
+        elif self.deadlines.detached is None:
+            self.deadlines.detached = time.monotonic() + DETACHED_SECONDS
+
     def _start_engine(self, selector: selectors.BaseSelector) -> None:
+        self.attachment.engine_starts()
         self.engine = EngineProcess(self.command, self.environment)
         selector.register(self.engine.report_fd, selectors.EVENT_READ)
         selector.register(self.engine.error_fd, selectors.EVENT_READ)
-        self.deadlines.start = time.monotonic() + self.config.startup_timeout_seconds
         now = self.status.clock()
         self.status.update(state=StageState.LOADING, engine_pid=self.engine.pid, engine_started=now)
 
@@ -122,6 +150,8 @@ class Supervisor:
             if ready and before.ready_after is None and before.engine_started is not None:
                 changes["ready_after"] = now - before.engine_started
         self.status.update(**changes)
+        if self.status.get().ready_after is not None and not self.draining:
+            self.deadlines.silence = time.monotonic() + SILENT_SECONDS
 
     def _drain(self) -> None:
         """Once: not ready any more, and the engine finishes what it has."""
@@ -129,33 +159,38 @@ class Supervisor:
             return
         self.draining = True
         self.status.update(state=StageState.DRAINING, detail="asked to stop")
-        self.deadlines.start = None
+        self.deadlines = Deadlines()
         self.deadlines.drain = time.monotonic() + self.config.drain_timeout_seconds + EXTRA_GRACE_SECONDS
         if self.engine is not None:
             self.engine.ask_to_stop()
 
     def _mind_deadlines(self) -> None:
-        now = time.monotonic()
-        if self.engine is None:
+        ends, now = self.deadlines, time.monotonic()
+        obstacle = self.status.get().obstacle
+        if ends.start is not None and now > ends.start:
+            limit = self.config.startup_timeout_seconds
+            why = f": {obstacle}" if obstacle else ""
+            self.given_up = Verdict(ExitCode.START_TIMEOUT, f"the engine was not ready within {limit} s{why}")
+        elif ends.detached is not None and now > ends.detached:
+            self.given_up = Verdict(ExitCode.CUDA_FAULT, f"{obstacle}, for {DETACHED_SECONDS:.0f} s")
+        elif ends.silence is not None and now > ends.silence:
+            reason = f"the engine hangs: it was ready, and has said nothing for {SILENT_SECONDS:.0f} s"
+            self.given_up = Verdict(ExitCode.ENGINE_LOST, reason)
+        elif ends.drain is None or now <= ends.drain:
             return
-        if self.deadlines.start is not None and now > self.deadlines.start:
-            self.timed_out = True
-            self.engine.end_all()
-        elif self.deadlines.drain is not None and now > self.deadlines.drain:
+        if self.engine is not None:
             self.engine.end_all()
 
     def _verdict(self) -> Verdict | None:
         """How this container ends, once that is known."""
-        if self.engine is None:
-            return Verdict(ExitCode.DRAINED, "stopped as asked") if self.draining else None
-        if not self._engine_is_gone():
-            return None
-        self.engine.end_all()
+        if self.engine is not None:
+            if not self._engine_is_gone():
+                return None
+            self.engine.end_all()
         if self.draining:
             return Verdict(ExitCode.DRAINED, "stopped as asked")
-        if self.timed_out:
-            limit = self.config.startup_timeout_seconds
-            return Verdict(ExitCode.START_TIMEOUT, f"the engine was not ready within {limit} s")
+        if self.given_up is not None or self.engine is None:
+            return self.given_up
         return classify(self.engine.ending())
 
     def _finish(self, verdict: Verdict) -> ExitCode:

@@ -1,4 +1,4 @@
-"""What a container can see of its machine: its GPUs, MPS, and the memory of its processes. Reads only."""
+"""What a container can see of its machine: its GPUs, and the memory of its processes. Reads only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INVENTED_GPUS = Path("/run/invented-gpus")
-"""Where the test driver that invents GPUs leaves one file for each GPU it gave the container."""
+"""Where the test driver that invents GPUs leaves a file `<minor>-<uuid>.json` for each GPU that it gave the container;
+the n-th by minor number is CUDA's ordinal n."""
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -22,27 +23,18 @@ class Process:
     resident_bytes: int
 
 
-@dataclass(frozen=True)
-class Mps:
-    """Whether this container is a client of an MPS daemon."""
-
-    attached: bool
-    pipe_directory: str | None
-
-
 def device_uuids(environment: Mapping[str, str], invented: Path = INVENTED_GPUS) -> list[str]:
-    """UUIDs of the GPUs given to this container, by what the driver injected. `void` and `none` mean no GPU."""
-    named = environment.get("NVIDIA_VISIBLE_DEVICES", "")
-    uuids = {part.strip() for part in named.split(",")} - {"", "void", "none", "all"}
+    """UUIDs of the GPUs given to this container, in the order of their ordinals, as far as the driver tells them:
+    NVIDIA's DRA driver says `void`, and none."""
     if invented.is_dir():
-        uuids |= {path.name for path in invented.iterdir()}
-    return sorted(uuids)
+        markers = [path.stem.partition("-") for path in invented.glob("*.json")]
+        return [uuid for minor, _, uuid in sorted(markers, key=_minor) if minor.isdigit()]
+    named = [part.strip() for part in environment.get("NVIDIA_VISIBLE_DEVICES", "").split(",")]
+    return [uuid for uuid in dict.fromkeys(named) if uuid not in ("", "void", "none", "all")]
 
 
-def mps(environment: Mapping[str, str]) -> Mps:
-    """Attached means that the driver set the pipe folder and it is there."""
-    folder = environment.get("CUDA_MPS_PIPE_DIRECTORY")
-    return Mps(attached=bool(folder) and Path(folder or "").is_dir(), pipe_directory=folder)
+def _minor(marker: tuple[str, str, str]) -> int:
+    return int(marker[0]) if marker[0].isdigit() else 0
 
 
 def processes(proc: Path = Path("/proc")) -> list[Process]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_operator.api.enums import Placement
+from omni_operator.api.enums import Enforcer, Placement
 from omni_operator.api.quantities import MIB, format_bytes
 from omni_operator.api.reasons import Reason
 from omni_operator.planning.estimate_need import CUDA_CONTEXT
@@ -95,6 +95,16 @@ def compute_percentage_needs_mps(layout: Layout) -> Problems:
                 stages=(stage.name,),
                 remedy="Remove computePercentage, or use strategy MPS.",
             )
+
+
+def enforced_by(layout: Layout, stage: Stage) -> Enforcer | None:
+    """Who keeps a stage within its share; None for a stage without one. MPS limits the clients of a shared GPU."""
+    if stage.budget is None or not stage.slots:
+        return None
+    shared = [slot for slot in stage.slots if slot in layout.shared_slots()]
+    if any(mps_limit(layout, layout.uses[slot], stage.process) is not None for slot in shared):
+        return Enforcer.MPS
+    return Enforcer.ENGINE if stage.engine and stage.keeps_share else Enforcer.NOTHING
 
 
 def shares_enforced(layout: Layout) -> Problems:

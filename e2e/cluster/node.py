@@ -33,11 +33,15 @@ from e2e.cluster.requirements import check_node, cni_plugins
 from e2e.cluster.store import Lease, lease
 from e2e.fake_gpu import plugin_options
 from e2e.fake_gpu.device_plugin import LABEL_PREFIX, DevicePluginConfig
+from e2e.fake_gpu.memory import Usage, usage
+from e2e.fake_gpu.memory_server import RECORD
+from e2e.fake_gpu.slices import DRIVER
 from e2e.images.busybox import busybox_archives
 
 API_PORT = 6443
 READY_SECONDS = 120.0
 GPU_DAEMON = "fake-gpu"
+MEMORY_DAEMON = "fake-gpu-memory"  # by itself, so that a restart of the other frees nothing
 # Where container networking and the kubelet write by themselves.
 PRIVATE = ("/var/lib/cni", "/var/log/containers", "/var/lib/kubelet/device-plugins")
 MANIFESTS = Path(__file__).resolve().parent / "manifests"
@@ -96,20 +100,26 @@ class Cluster:
     @property
     def gpu_plugin(self) -> Path:
         """The folder of the invented GPUs' plugin: its ledger, its claims, its MPS daemons."""
-        return self.instance.node / "kubelet" / "plugins" / "gpu.nvidia.com"
+        return self.instance.node / "kubelet" / "plugins" / DRIVER
+
+    def gpu_memory(self, since: float = 0.0) -> dict[str, Usage]:
+        """What containers have taken of each GPU's memory, by uuid, at and after a time (`time.time()`)."""
+        record = self.gpu_plugin / RECORD
+        return usage((json.loads(line) for line in record.read_text().splitlines()) if record.exists() else (), since)
 
     def set_gpus(self, gpus: Gpus) -> None:
         """Start, change or (with a count of 0) stop the invented GPUs, and wait until the node offers them."""
         path, offered = self.instance.daemons / f"{GPU_DAEMON}.json", self.gpu_plugin / "offered.json"
         if not gpus.count:
-            path.unlink(missing_ok=True)
+            for name in (GPU_DAEMON, MEMORY_DAEMON):
+                (self.instance.daemons / f"{name}.json").unlink(missing_ok=True)
             self.record.init.hang_up()
             self._forget_gpus()
             return
         wanted = _gpu_daemon(self, gpus)
         if not path.exists() or json.loads(path.read_text()) != wanted:
             offered.unlink(missing_ok=True)
-            write_daemons(self.instance.daemons, {GPU_DAEMON: wanted})
+            write_daemons(self.instance.daemons, {MEMORY_DAEMON: _memory_daemon(self.instance), GPU_DAEMON: wanted})
             self.record.init.hang_up()
         _wait_for(self.instance, f"{gpus.count} invented GPUs", offered.exists)
 
@@ -332,6 +342,11 @@ def _gpu_daemon(cluster: Cluster, gpus: Gpus) -> Spec:
     return spec(
         sys.executable, arguments, log, [f"unix:{KUBELET_ROOT}/pod-resources/kubelet.sock"], cwd=str(REPOSITORY)
     )
+
+
+def _memory_daemon(instance: Instance) -> Spec:
+    arguments = ["-m", "e2e.fake_gpu.memory_server", str(KUBELET_ROOT / "plugins" / DRIVER)]
+    return spec(sys.executable, arguments, instance.logs / f"{MEMORY_DAEMON}.log", cwd=str(REPOSITORY))
 
 
 def _succeeds(command: Sequence[str]) -> bool:

@@ -6,7 +6,8 @@ sets CUDA_MPS_PIPE_DIRECTORY and mounts the daemon's pipe folder and its `/dev/s
 Unlike NVIDIA's driver, which sets NVIDIA_VISIBLE_DEVICES=void (its containers find their GPUs by device nodes, of which
 there are none here), the variable lists the uuids of the device's request. Where one container picks several requests,
 the last one's list remains; `/run/invented-gpus/` is always complete: one file `<minor>-<uuid>.json` for each GPU that
-the container has, the n-th by minor number being CUDA's ordinal n.
+the container has, the n-th by minor number being CUDA's ordinal n. `/run/invented-gpu-memory/` has the socket of the
+ledger that counts what containers take (`client.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from e2e.fake_gpu.profiles import Gpu
 
 KIND = "k8s.gpu.nvidia.com/claim"
 MARKERS = "/run/invented-gpus"
+MEMORY = "/run/invented-gpu-memory"
+"""Where a container finds the socket of the node's memory ledger."""
 PIPE_FOLDER = "/tmp/nvidia-mps"
 BIND = ["nosuid", "nodev", "bind"]
 
@@ -45,18 +48,18 @@ def marker(gpu: Gpu) -> dict[str, Any]:
 
 
 def specification(
-    claim_uid: str, groups: Sequence[Group], markers: Path, daemons: Path, check: Sequence[str]
+    claim_uid: str, groups: Sequence[Group], markers: Path, memory: Path, daemons: Path, check: Sequence[str]
 ) -> dict[str, Any]:
     """The claim's specification.
 
-    `markers` holds the GPUs' files, `daemons` one folder for each daemon. `check` is a command that is run before a
-    container starts, once for each daemon that it was given, and refuses a second one.
+    `markers` holds the GPUs' files, `memory` the ledger's socket, `daemons` one folder for each daemon. `check` is a
+    command that is run before a container starts, once for each daemon that it was given, and refuses a second one.
     """
     devices = []
     for group in groups:
         for allocated in group.devices:
             uuids = [each.gpu.uuid for each in group.devices if each.request == allocated.request]
-            edits = _edits(allocated, uuids, markers)
+            edits = _edits(allocated, uuids, markers, memory)
             if group.daemon:
                 _share(edits, group.daemon, daemons, check)
             devices.append({"name": f"{claim_uid}-{allocated.gpu.name}", "containerEdits": edits})
@@ -67,10 +70,11 @@ def marker_name(gpu: Gpu) -> str:
     return f"{gpu.minor}-{gpu.uuid}.json"
 
 
-def _edits(allocated: Allocated, uuids: Sequence[str], markers: Path) -> dict[str, Any]:
+def _edits(allocated: Allocated, uuids: Sequence[str], markers: Path, memory: Path) -> dict[str, Any]:
     name = marker_name(allocated.gpu)
     marked = {"hostPath": str(markers / name), "containerPath": f"{MARKERS}/{name}", "options": ["ro", *BIND]}
-    return {"env": [f"NVIDIA_VISIBLE_DEVICES={','.join(uuids)}"], "mounts": [marked]}
+    ledger = {"hostPath": str(memory), "containerPath": MEMORY, "options": ["ro", *BIND]}
+    return {"env": [f"NVIDIA_VISIBLE_DEVICES={','.join(uuids)}"], "mounts": [marked, ledger]}
 
 
 def _share(edits: dict[str, Any], daemon: Daemon, daemons: Path, check: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.fake_gpu.cdi import MARKERS, marker_name
+from e2e.fake_gpu.cdi import MARKERS, MEMORY, marker_name
 from e2e.fake_gpu.profiles import CUDA_DRIVER_VERSION, DRIVER_VERSION, Gpu
 
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -137,12 +137,14 @@ def check(config: DevicePluginConfig, devices: Sequence[str], requested: Sequenc
 
 
 def allocate(
-    config: DevicePluginConfig, gpus: Sequence[Gpu], requested: Sequence[str], markers: Path, root: Path
+    config: DevicePluginConfig, gpus: Sequence[Gpu], requested: Sequence[str], markers: Path, memory: Path, root: Path
 ) -> Allocation:
-    """What the container gets of `requested`. `markers` holds the GPUs' files, `root` the MPS folders."""
+    """What the container gets of `requested`. `markers` holds the GPUs' files, `memory` the ledger's socket, `root` the
+    folders of MPS daemons."""
     uuids = list(dict.fromkeys(uuid_of(each) for each in requested))
     given = [gpu for gpu in gpus if gpu.uuid in uuids]
     mounts = [Mount(markers / marker_name(gpu), f"{MARKERS}/{marker_name(gpu)}", read_only=True) for gpu in given]
+    mounts.append(Mount(memory, MEMORY, read_only=True))
     environment = {"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
     if config.sharing == MPS:
         environment["CUDA_MPS_PIPE_DIRECTORY"] = f"/mps/{config.resource}/pipe"

@@ -92,7 +92,9 @@ class DevicePlugin(PluginService):  # type: ignore[misc]  # made at run time
             except Invalid as problem:
                 self._state.record("refused", devices=ids, reason=str(problem))
                 context.abort(grpc.StatusCode.UNKNOWN, str(problem))
-            given = allocate(self._config, self._gpus, ids, self._state.markers, self._state.mps_root)
+            given = allocate(
+                self._config, self._gpus, ids, self._state.markers, self._state.memory, self._state.mps_root
+            )
             self._state.record("allocated", devices=ids)
             answer.container_responses.add(
                 envs=given.environment,

@@ -8,6 +8,7 @@ Under the plugin's folder, `plugins/gpu.nvidia.com/` of the kubelet's root, as t
     mps-root/                   the same for the device plugin: nvidia.com/<resource>/, and one shm for the node
     markers/<minor>-<uuid>.json one file for each GPU, mounted into containers
     offered.json                the GPUs, once their slice is published; absent while the plugin starts
+    memory/, memory.jsonl       what containers take of the GPUs' memory (`memory_server.py`)
     ledger.jsonl                one line for each claim prepared, refused or unprepared, never rewritten
 """
 
@@ -28,6 +29,7 @@ from e2e.fake_gpu import one_daemon
 from e2e.fake_gpu.cdi import device_id, file_name, marker, marker_name, specification
 from e2e.fake_gpu.claims import Daemon, Group
 from e2e.fake_gpu.gpu_config import Refused
+from e2e.fake_gpu.memory_server import SOCKET_FOLDER
 from e2e.fake_gpu.profiles import Gpu
 
 SHM_OPTIONS = "rw,nosuid,nodev,noexec,relatime"
@@ -40,7 +42,7 @@ class State:
         self.folder = folder
         self.cdi = cdi
         self._check = (interpreter, "-I", "-S", one_daemon.__file__)
-        for each in (self._claims, self._daemons, self.markers, cdi):
+        for each in (self._claims, self._daemons, self.markers, self.memory, cdi):
             each.mkdir(parents=True, exist_ok=True)
         (folder / "offered.json").unlink(missing_ok=True)
         for gpu in gpus:
@@ -58,6 +60,11 @@ class State:
     def markers(self) -> Path:
         """One file for each GPU, which containers are given."""
         return self.folder / "markers"
+
+    @property
+    def memory(self) -> Path:
+        """The folder of the memory ledger's socket, which containers are given."""
+        return self.folder / SOCKET_FOLDER
 
     @property
     def mps_root(self) -> Path:
@@ -86,7 +93,9 @@ class State:
         for group in groups:
             if group.daemon:
                 self._start(group.daemon)
-        _write(self.cdi / file_name(uid), specification(uid, groups, self.markers, self._daemons, self._check))
+        _write(
+            self.cdi / file_name(uid), specification(uid, groups, self.markers, self.memory, self._daemons, self._check)
+        )
         devices = [
             {
                 "request": each.request,

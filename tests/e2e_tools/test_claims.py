@@ -43,7 +43,7 @@ def pod(*picks: str | None, name: str = "thinker") -> dict[str, Any]:
 
 def edits_of(config: dict[str, Any], request: int) -> dict[str, Any]:
     groups = groups_of(config, GPUS, DRIVER)
-    spec = specification("uid-1", groups, Path("/markers"), Path("/mps"), ["python", "one_daemon.py"])
+    spec = specification("uid-1", groups, Path("/markers"), Path("/memory"), Path("/mps"), ["python", "one_daemon.py"])
     edits: dict[str, Any] = {each["name"]: each for each in spec["devices"]}[f"uid-1-gpu-{request}"]["containerEdits"]
     return edits
 
@@ -109,7 +109,8 @@ def test_a_claim_made_from_a_template_is_found_in_the_pods_status() -> None:
 def test_a_request_shows_its_own_gpu_alone() -> None:
     edits = edits_of(claim(), 1)
     assert edits["env"] == [f"NVIDIA_VISIBLE_DEVICES={GPUS[1].uuid}"]
-    (mount,) = edits["mounts"]
+    mount, memory = edits["mounts"]
+    assert (memory["hostPath"], memory["containerPath"]) == ("/memory", "/run/invented-gpu-memory")
     assert mount["containerPath"] == f"/run/invented-gpus/1-{GPUS[1].uuid}.json"
     assert mount["options"][0] == "ro"
 

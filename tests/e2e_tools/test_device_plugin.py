@@ -83,9 +83,12 @@ def test_no_more_is_preferred_than_there_is() -> None:
 
 
 def test_a_container_is_given_its_gpus_each_once_and_their_markers() -> None:
-    given = allocate(SLICED, GPUS, [f"{GPUS[1].uuid}::0", f"{GPUS[1].uuid}::3"], Path("/markers"), Path("/mps"))
+    given = allocate(
+        SLICED, GPUS, [f"{GPUS[1].uuid}::0", f"{GPUS[1].uuid}::3"], Path("/markers"), Path("/memory"), Path("/mps")
+    )
     assert given.environment == {"NVIDIA_VISIBLE_DEVICES": GPUS[1].uuid}
-    [mount] = given.mounts
+    mount, memory = given.mounts
+    assert memory.target == "/run/invented-gpu-memory"
     assert (mount.target, mount.read_only) == (f"/run/invented-gpus/1-{GPUS[1].uuid}.json", True)
 
 
@@ -94,7 +97,7 @@ def test_under_mps_a_container_reaches_the_resources_daemon_and_has_no_limit_of_
     rename: bool, resource: str
 ) -> None:
     config = DevicePluginConfig("mps", 10, rename)
-    given = allocate(config, GPUS, [f"{GPUS[0].uuid}::7"], Path("/markers"), Path("/root"))
+    given = allocate(config, GPUS, [f"{GPUS[0].uuid}::7"], Path("/markers"), Path("/memory"), Path("/root"))
     assert config.resource == resource
     assert given.environment["CUDA_MPS_PIPE_DIRECTORY"] == f"/mps/{resource}/pipe"
     assert set(given.environment) == {"NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"}

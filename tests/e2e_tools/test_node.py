@@ -101,7 +101,7 @@ def test_stages_of_a_slot_share_a_gpu_and_its_memory_under_mps(cluster: Cluster,
 
     uuids = {name: in_pod(name, "echo $NVIDIA_VISIBLE_DEVICES") for name in ("thinker", "encoder", "talker")}
     assert uuids["thinker"] == uuids["encoder"] != uuids["talker"]
-    marker = json.loads(in_pod("talker", "cat /run/invented-gpus/*"))
+    marker = json.loads(in_pod("talker", "cat /run/invented-gpus/*.json"))
     assert (marker["uuid"], marker["invented"]) == (uuids["talker"], True)
     assert in_pod("thinker", "echo $CUDA_MPS_PIPE_DIRECTORY") == "/tmp/nvidia-mps"
     daemon = json.loads(in_pod("thinker", "cat /tmp/nvidia-mps/invented-daemon.json"))

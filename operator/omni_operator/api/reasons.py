@@ -76,9 +76,26 @@ class Reason(StrEnum):
     WRITE_REFUSED = "WriteRefused"
     WRITE_FAILED = "WriteFailed"
     MPS_UNAVAILABLE = "MpsUnavailable"
+    MPS_NOT_ATTACHED = "MpsNotAttached"
     UNSCHEDULABLE = "Unschedulable"
     STAGE_START_TIMEOUT = "StageStartTimeout"
     STAGE_FAILED = "StageFailed"
     OUT_OF_BUDGET = "OutOfBudget"
     BAD_CONFIG = "BadConfig"
     GPU_FAULT = "GpuFault"
+
+
+ON_THE_WAY = frozenset(
+    {
+        Reason.STARTING,
+        Reason.PROGRESSING,
+        Reason.WAITING_FOR_TURN,
+        Reason.WAITING_FOR_GPU,
+        Reason.STAGE_NOT_READY,
+        Reason.FRONT_NOT_READY,
+        Reason.REPLACING,
+        Reason.TERMINATING,
+        Reason.SCALED_TO_ZERO,
+    }
+)
+"""Reasons of not being ready with which nothing is wrong."""

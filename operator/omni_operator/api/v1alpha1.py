@@ -415,6 +415,14 @@ class StageStatus(Resource):
         description="Who keeps it within its budget: MPS, which limits each of its processes; engine, which allocates "
         "no more than it was told; or nothing.",
     )
+    measured_memory_bytes: int | None = Field(
+        None,
+        description="What its process was last seen to hold, once it is ready, to within 5 %: of each of its GPUs, or "
+        "of the host. Stages of one process have the same figure.",
+    )
+    measured_memory_kind: ShortText | None = Field(
+        None, description="torch: what PyTorch holds of each GPU. resident: host memory."
+    )
     restarts: int = Field(description="Container restarts of its pod.")
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from omni_operator.api.enums import SharingStrategy
 from omni_operator.api.quantities import format_bytes
-from omni_operator.api.reasons import ConditionType, Reason
+from omni_operator.api.reasons import ON_THE_WAY, ConditionType, Reason
 from omni_operator.cli.live_cards import card_lines
 from omni_operator.cli.live_model import LiveModel, LiveStage
 from omni_operator.cli.live_waiting import Waiting, span_of_time, started_for, startup_limit, waiting
@@ -26,20 +26,6 @@ STATES = (
     "Ready",
 )
 """The worst first; states that another version may know come before all."""
-ON_THE_WAY = frozenset(
-    {
-        Reason.STARTING,
-        Reason.PROGRESSING,
-        Reason.WAITING_FOR_TURN,
-        Reason.WAITING_FOR_GPU,
-        Reason.STAGE_NOT_READY,
-        Reason.FRONT_NOT_READY,
-        Reason.REPLACING,
-        Reason.TERMINATING,
-        Reason.SCALED_TO_ZERO,
-    }
-)
-"""Reasons with which nothing is wrong."""
 MOST_WHY = 100
 """Characters of a row's reason in the table of all."""
 NOT_SEEN = "no operator has looked at it yet"

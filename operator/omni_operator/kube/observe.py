@@ -132,9 +132,11 @@ def _pod(pod: Manifest) -> ObservedPod:
         restarts=container.get("restartCount", 0),
         exit_code=ended.get("exitCode"),
         exit_message=_last_line(ended.get("message")),
+        address=status.get("podIP") or "",
         waiting=": ".join(filter(None, (waiting.get("reason"), waiting.get("message")))),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         started=_time((state.get("running") or {}).get("startedAt")),
+        ready_since=_time((conditions.get("Ready") or {}).get("lastTransitionTime")),
         bound=_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
     )
 

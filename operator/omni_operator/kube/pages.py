@@ -33,7 +33,7 @@ async def stage_page(client: Client, namespace: str, pod: str, port: int) -> Man
                 break
     try:
         page = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         page = None
     if not isinstance(page, dict):
         raise KubeError(f"GET {path}", 0, "NotJson", "the pod's answer is no page of a supervisor")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from omni_operator.api import names
 from omni_operator.api.enums import ConditionStatus, Enforcer
@@ -13,7 +14,8 @@ from omni_operator.api.quantities import format_bytes, format_percent
 from omni_operator.api.reasons import ConditionType, Reason
 from omni_operator.api.v1alpha1 import Condition, GroupRestartStatus, OmniModelStatus, SlotStatus, StageStatus
 from omni_operator.planning.faults import GroupRestart
-from omni_operator.planning.layout import Layout, Problem, Severity, SlotUse, refused
+from omni_operator.planning.layout import Layout, Problem, Severity, SlotUse, Stage, refused
+from omni_operator.planning.measured import kept
 from omni_operator.planning.observed import FRONT, Device, Observed, ObservedPod
 from omni_operator.planning.refusals import mps_refused, refusal_words
 from omni_operator.planning.rollout import Rendered, serves, turn
@@ -24,6 +26,8 @@ from omni_stage.contract import ExitCode
 DEFAULT_PORT = 8000
 MAX_MESSAGE = 1000
 """Characters of a reason or message taken over from elsewhere."""
+READY = "Ready"
+"""State of a stage that takes requests."""
 
 EXIT_REASONS: Mapping[int, tuple[Reason, str]] = {
     ExitCode.OUT_OF_BUDGET: (
@@ -97,7 +101,8 @@ def status(
     now: datetime,
 ) -> OmniModelStatus:
     """The status of an accepted declaration."""
-    stages = [row for target in targets for row in _stage_rows(target, layout, observed)]
+    before = {(row.name, row.replica): row for row in previous.stages or [] if row.state == READY}
+    stages = [row for target in targets for row in _stage_rows(target, layout, observed, before)]
     current = {child.name: child.hash for children in rendered.replicas.values() for child in children}
     serving = [target for target in targets if serves(target, observed)]
     verdicts = {
@@ -195,6 +200,10 @@ def _sharing_ready(layout: Layout, targets: tuple[ReplicaTarget, ...], observed:
     if refused is not None:
         message = refusal_words(refused).removeprefix(f"{Reason.MPS_UNAVAILABLE}: ")
         return Verdict(ConditionStatus.FALSE, Reason.MPS_UNAVAILABLE, f"{refused.name}: {message}"[:MAX_MESSAGE])
+    for pod in sharing:
+        if problem := _mps_problem(layout, pod, observed.pods.get(pod.name)):
+            message = problem.removeprefix(f"{Reason.MPS_NOT_ATTACHED}: ")
+            return Verdict(ConditionStatus.FALSE, Reason.MPS_NOT_ATTACHED, f"{pod.name}: {message}.")
     if len(started) == len(sharing):
         message = f"{len(sharing)} pods share their GPUs {_how_shared(layout)}."
         return Verdict(ConditionStatus.TRUE, Reason.SHARING_READY, message)
@@ -222,7 +231,7 @@ def _how_shared(layout: Layout) -> str:
 
 
 def _stages_ready(stages: list[StageStatus]) -> Verdict:
-    waiting = [row for row in stages if row.state != "Ready"]
+    waiting = [row for row in stages if row.state != READY]
     if not waiting:
         return Verdict(ConditionStatus.TRUE, Reason.STAGES_READY, f"All {len(stages)} stages are ready.")
     failed = next((row for row in waiting if row.state in ("Restarting", "Failed")), None)
@@ -261,13 +270,17 @@ def _ready(
     return Verdict(ConditionStatus.TRUE, Reason.READY, f"Serving on {len(serving)} of {len(targets)} replicas.")
 
 
-def _stage_rows(target: ReplicaTarget, layout: Layout, observed: Observed) -> Iterable[StageStatus]:
+def _stage_rows(
+    target: ReplicaTarget, layout: Layout, observed: Observed, before: Mapping[tuple[str, int], StageStatus]
+) -> Iterable[StageStatus]:
     devices = _devices(target, observed)
     by_process = {pod.process: pod for pod in target.pods}
     for stage in layout.stages:
         pod = by_process[stage.process]
         seen = observed.pods.get(pod.name)
         state, reason = _state(target, pod, seen, observed)
+        if seen is not None and state == "Starting" and (problem := _mps_problem(layout, pod, seen)):
+            reason = problem
         found = [devices.get(f"slot{slot}") for slot in stage.slots]
         uuids = [device.uuid for device in found if device is not None and device.uuid is not None]
         yield StageStatus(
@@ -281,8 +294,26 @@ def _stage_rows(target: ReplicaTarget, layout: Layout, observed: Observed) -> It
             gpu_memory=str(stage.budget) if stage.budget else None,
             gpu_memory_bytes=stage.budget.bytes_of(layout.card.memory) if stage.budget and layout.card else None,
             enforced_by=enforced_by(layout, stage),
+            **_measured(stage, seen if state == READY else None, before.get((stage.name, target.index))),
             restarts=seen.restarts if seen else 0,
         )
+
+
+def _measured(stage: Stage, seen: ObservedPod | None, before: StageStatus | None) -> Mapping[str, Any]:
+    """The fields of a stage's measured memory; none of a stage that is not ready."""
+    if seen is None:
+        return {}
+    old = (before.measured_memory_bytes, before.measured_memory_kind) if before is not None else (None, None)
+    size, kind = kept(seen.page, len(stage.slots), old)
+    return {"measured_memory_bytes": size, "measured_memory_kind": kind}
+
+
+def _mps_problem(layout: Layout, pod: PodTarget, seen: ObservedPod | None) -> str:
+    """Why a pod that shares a GPU under MPS is no client of a control daemon, by its own word; empty where it is one,
+    or was not asked."""
+    shares = layout.mps and bool(set(pod.slots) & set(layout.shared_slots()))
+    problem = seen.page.mps_problem if seen is not None and seen.page is not None else ""
+    return f"{Reason.MPS_NOT_ATTACHED}: sharing is MPS, but {problem}" if shares and problem else ""
 
 
 def _state(target: ReplicaTarget, pod: PodTarget, seen: ObservedPod | None, observed: Observed) -> tuple[str, str]:
@@ -294,7 +325,7 @@ def _state(target: ReplicaTarget, pod: PodTarget, seen: ObservedPod | None, obse
     if seen.ended:
         return "Failed", _exit_reason(seen)
     if seen.ready:
-        return "Ready", ""
+        return READY, ""
     if seen.gated:
         other = turn(target, pod, observed)
         if other is None:

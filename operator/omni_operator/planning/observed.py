@@ -23,6 +23,18 @@ class ChildKind(StrEnum):
 
 
 @dataclass(frozen=True)
+class StagePage:
+    """What a stage pod's supervisor says of it."""
+
+    memory_bytes: int | None
+    """Memory that its engine holds: on all its GPUs together, or of the host."""
+    memory_kind: str
+    """`torch` for what PyTorch holds on its GPUs, `resident` for host memory."""
+    mps_problem: str = ""
+    """Why it is no client of an MPS control daemon; empty where it is."""
+
+
+@dataclass(frozen=True)
 class ObservedPod:
     """A pod of ours."""
 
@@ -51,10 +63,16 @@ class ObservedPod:
     """The scheduler's words, where it found no node."""
     started: datetime | None = None
     """When the container that runs now was started."""
+    ready_since: datetime | None = None
+    """When it last became ready, or stopped being so."""
     bound: datetime | None = None
     """When the scheduler gave it its node."""
     refusal: str = ""
     """kubelet's words, where it does not get as far as a container."""
+    address: str = ""
+    """Its IP."""
+    page: StagePage | None = None
+    """What its supervisor says, where it was asked and answered."""
 
     @property
     def ended(self) -> bool:

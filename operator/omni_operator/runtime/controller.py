@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from omni_operator.kube.client import OMNI_MODELS, Client, KubeError
+from omni_operator.kube.stage_pages import StagePages
 from omni_operator.rendering import Settings
 from omni_operator.runtime.metrics import Metrics
 from omni_operator.runtime.queue import KeyQueue
@@ -49,6 +50,7 @@ class Controller:
     resync_seconds: float = 300.0
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     queue: KeyQueue[Key] = field(default_factory=KeyQueue)
+    pages: StagePages = field(default_factory=StagePages)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -72,7 +74,7 @@ class Controller:
         result = "error"
         try:
             tell = self.queue.failures(key) >= TELL_AFTER_FAILURES
-            done = await reconcile(self.client, key.namespace, key.name, self.settings, self.clock, tell)
+            done = await reconcile(self.client, key.namespace, key.name, self.settings, self.clock, tell, self.pages)
             result = "ok"
             self.queue.forget(key)
             self._record(key, done)

@@ -10,19 +10,23 @@ from datetime import datetime, timedelta
 from pydantic import ValidationError
 
 from omni_operator.api.enums import SharingStrategy
-from omni_operator.api.reasons import ConditionType, Reason
-from omni_operator.api.v1alpha1 import Condition, OmniModelStatus
+from omni_operator.api.reasons import Reason
+from omni_operator.api.v1alpha1 import OmniModelStatus
 from omni_operator.kube.apply import carry_out, relabel, write_status
 from omni_operator.kube.client import Client, KubeError, Manifest
 from omni_operator.kube.events import EventType, emit
 from omni_operator.kube.observe import Snapshot, observe
 from omni_operator.kube.refusals import with_refusals
+from omni_operator.kube.stage_pages import StagePages
+from omni_operator.planning import measured
 from omni_operator.planning.conditions import refused_status, restart_history, status, with_restarts, with_write_failure
 from omni_operator.planning.drift import Repairs, repairs
 from omni_operator.planning.faults import restarts
 from omni_operator.planning.layout import Problem
+from omni_operator.planning.observed import Observed
 from omni_operator.planning.refusals import look_again
 from omni_operator.planning.rollout import Step, next_step
+from omni_operator.planning.transitions import is_news, transitions
 from omni_operator.rendering import Settings
 from omni_operator.rendering.plan import Plan, plan_for, subject_of
 
@@ -50,11 +54,18 @@ class Pass:
 
 
 async def reconcile(
-    client: Client, namespace: str, name: str, settings: Settings, clock: Clock, tell: bool = False
+    client: Client,
+    namespace: str,
+    name: str,
+    settings: Settings,
+    clock: Clock,
+    tell: bool = False,
+    pages: StagePages | None = None,
 ) -> Pass | None:
     """Bring the cluster one step nearer. None: the OmniModel is gone or going. Raises KubeError.
 
     With `tell`, a write that fails for another reason than the user's is said in the status before it is raised.
+    `pages` are asked after the writes, which must not wait for them.
     """
     snapshot = await observe(client, namespace, name)
     if snapshot is None or "deletionTimestamp" in snapshot.model["metadata"]:
@@ -78,21 +89,25 @@ async def reconcile(
     history = restarts(plan.targets, observed, plan.layout.strategy is SharingStrategy.MPS, before, now)
     again = frozenset(index for index, restart in history.items() if restart.last == now)
     step = next_step(plan.targets, plan.rendered, observed, again)
-    wanted = status(plan.subject, plan.layout, plan.problems, plan.targets, plan.rendered, observed, previous, now)
+
+    def judged(seen: Observed) -> OmniModelStatus:
+        return status(plan.subject, plan.layout, plan.problems, plan.targets, plan.rendered, seen, previous, now)
+
     try:
         problems = tuple(await carry_out(client, snapshot, step, edited.apply))
     except KubeError as error:
         if tell:
             problem = Problem(Reason.WRITE_FAILED, f"A write fails again and again, and is tried again: {error}")
             failed = with_write_failure(
-                with_restarts(wanted, before), problem, previous, plan.subject.generation, clock()
+                with_restarts(judged(observed), before), problem, previous, plan.subject.generation, clock()
             )
             await _finish(client, snapshot, previous, failed, Pass(step), clock)
         raise
-    wanted = with_restarts(wanted, history)
+    wanted = with_restarts(judged(await pages.added(observed, now) if pages else observed), history)
     for problem in problems[:1]:
         wanted = with_write_failure(wanted, problem, previous, plan.subject.generation, clock())
-    done = Pass(step, edited, problems=problems, look_again=look_again(observed.pods.values(), now))
+    again_in = (look_again(observed.pods.values(), now), measured.look_again(observed.pods.values(), now))
+    done = Pass(step, edited, problems=problems, look_again=min(filter(None, again_in), default=None))
     return await _finish(client, snapshot, previous, wanted, done, clock)
 
 
@@ -106,24 +121,14 @@ async def _finish(
 ) -> Pass:
     body = wanted.model_dump(by_alias=True, exclude_none=True, mode="json")
     written = await write_status(client, snapshot.model, body)
-    for condition in _transitions(previous, wanted):
-        kind = EventType.NORMAL if condition.status == "True" else EventType.WARNING
+    for condition in transitions(previous, wanted):
+        wrong = condition.status != "True" and is_news(condition)
+        kind = EventType.WARNING if wrong else EventType.NORMAL
         try:
             await emit(client, snapshot.model, kind, condition.reason, condition.message, clock())
         except KubeError as error:
             log.warning("an event was lost: %s", error)
     return replace(done, status_written=written, status=wanted)
-
-
-def _transitions(previous: OmniModelStatus, wanted: OmniModelStatus) -> list[Condition]:
-    """Accepted and Ready, where status or reason changed: what a person wants to be told of."""
-    told = (ConditionType.ACCEPTED, ConditionType.READY)
-    before = {condition.type: (condition.status, condition.reason) for condition in previous.conditions or []}
-    return [
-        condition
-        for condition in wanted.conditions or []
-        if condition.type in told and before.get(condition.type) != (condition.status, condition.reason)
-    ]
 
 
 def _previous_status(model: Manifest) -> OmniModelStatus:

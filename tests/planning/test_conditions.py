@@ -119,8 +119,11 @@ def test_the_scheduler_s_words_are_passed_on(colocated: dict[str, Any]) -> None:
     thinker = world.pods["qwen3-omni-0-thinker"]
     world.pods[thinker.name] = replace(thinker, unschedulable="0/1 nodes are available: cannot allocate all claims.")
     ready = conditions(look(world, plan))["Ready"]
-    assert ready.reason == "Unschedulable"
+    assert ready.reason == "WaitingForGpu"
+    assert "thinker waits for 1 GPU of 81559Mi or more" in ready.message
     assert "cannot allocate all claims" in ready.message
+    world.edit(thinker.name, unschedulable="0/1 nodes are available: 1 Insufficient cpu.")
+    assert conditions(look(world, plan))["Ready"].reason == "Unschedulable"
 
 
 def test_a_refusal_says_the_gpu_the_sum_the_excess_and_the_fix(overbooked: dict[str, Any]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from omni_operator.api import names
 from omni_operator.api.v1alpha1 import OmniModelStatus
 from omni_operator.planning.conditions import status
+from omni_operator.planning.faults import GroupRestart, groups
 from omni_operator.planning.observed import ChildKind, Device, Observed, ObservedClaim, ObservedOther, ObservedPod
 from omni_operator.planning.rollout import Child, Step, next_step
 from omni_operator.rendering import Settings
@@ -35,19 +36,28 @@ class World:
     """Of each claim."""
     log: list[str] = field(default_factory=list)
     made: int = 0
+    now: datetime = NOW
+    history: dict[int, GroupRestart] = field(default_factory=dict)
+    """Restarts of whole replicas, which the status remembers."""
 
     def observed(self) -> Observed:
         return Observed(dict(self.pods), dict(self.claims), dict(self.others))
 
+    def pass_(self, plan: Plan) -> Step:
+        """What the operator would write now."""
+        whole = groups(plan.targets, self.observed(), plan.layout.mps, self.history, self.now)
+        self.history = dict(whole.history)
+        return next_step(plan.targets, plan.rendered, self.observed(), self.now, whole)
+
     def step(self, plan: Plan) -> Step:
-        step = next_step(plan.targets, plan.rendered, self.observed())
-        for removal in step.remove:
+        step = self.pass_(plan)
+        for removal in step.removals:
             self._remove(removal.kind, removal.name)
         for child in step.apply:
             self._apply(child)
         for pod in step.open_gates:
             self.log.append(f"open {pod.name}")
-            self.pods[pod.name] = replace(self.pods[pod.name], gated=False)
+            self.pods[pod.name] = replace(self.pods[pod.name], gated=False, turn_since=self.now)
         return step
 
     def _remove(self, kind: ChildKind, name: str) -> None:
@@ -79,6 +89,8 @@ class World:
                 int(meta["annotations"][names.GENERATION_ANNOTATION]),
                 claim=next((r["resourceClaimName"] for r in child.manifest["spec"].get("resourceClaims", [])), None),
                 gated=bool(child.manifest["spec"].get("schedulingGates")),
+                created=self.now,
+                turn_since=None if child.manifest["spec"].get("schedulingGates") else self.now,
             )
         elif child.kind is ChildKind.RESOURCE_CLAIM:
             self.claims[child.name] = ObservedClaim(child.name, uid, replica, child.hash)
@@ -89,7 +101,7 @@ class World:
     def schedule(self) -> None:
         """The scheduler: every pod without a gate gets a node, all of a claim the same one, and the claim its GPUs."""
         for pod in self.pods.values():
-            if not pod.gated and pod.node is None:
+            if not pod.gated and pod.node is None and not pod.unschedulable:
                 self.pods[pod.name] = replace(pod, node=f"node-of-{pod.claim}")
         for claim in self.claims.values():
             if any(pod.node for pod in self.pods.values() if pod.claim == claim.name) and not claim.allocated:
@@ -107,6 +119,20 @@ class World:
 
     def finish_deletions(self) -> None:
         self.pods = {name: pod for name, pod in self.pods.items() if not pod.deleting}
+        self.free_claims()
+
+    def free_claims(self) -> None:
+        """The claim controller: no pod that has a node uses the claim any more."""
+        for claim in self.claims.values():
+            if not any(pod.node for pod in self.pods.values() if pod.claim == claim.name):
+                self.claims[claim.name] = replace(claim, allocated=False, devices=None)
+
+    def later(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def edit(self, pod: str, **changes: Any) -> None:
+        """What kubelet, the scheduler or a person does to a pod."""
+        self.pods[pod] = replace(self.pods[pod], **changes)
 
     def settle(self, plan: Plan, most: int = 60) -> None:
         """Until nothing is left to do."""
@@ -121,7 +147,9 @@ class World:
         raise AssertionError("it does not come to rest")
 
 
-def look(world: World, plan: Plan, previous: OmniModelStatus | None = None, now: datetime = NOW) -> OmniModelStatus:
+def look(
+    world: World, plan: Plan, previous: OmniModelStatus | None = None, now: datetime | None = None
+) -> OmniModelStatus:
     """The status that the operator would write of this world."""
     return status(
         plan.subject,
@@ -131,5 +159,6 @@ def look(world: World, plan: Plan, previous: OmniModelStatus | None = None, now:
         plan.rendered,
         world.observed(),
         previous or OmniModelStatus(),
-        now,
+        now or world.now,
+        world.history,
     )

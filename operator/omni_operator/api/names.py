@@ -28,6 +28,9 @@ POD_CONFIG_ANNOTATION = f"{GROUP}/pod-config"
 GENERATION_ANNOTATION = f"{GROUP}/generation"
 """The OmniModel's generation for which a child was made, for people."""
 
+TURN_ANNOTATION = f"{GROUP}/turn-since"
+"""When a stage pod's gate was opened (RFC 3339). Written with the opening itself, and part of nothing that is
+compared."""
 TURN_GATE = f"{GROUP}/gpu-turn"
 """Scheduling gate of a stage pod, opened when it is the pod's turn to start on its GPUs."""
 

@@ -440,12 +440,14 @@ class SlotStatus(Resource):
 
 
 class GroupRestartStatus(Resource):
-    """That all pods on the GPUs of one replica were restarted together, after a fault that takes a whole GPU."""
+    """That all stage pods of one replica were restarted together: after a fault that takes a whole GPU, or because one
+    of them found no room on the node of the others."""
 
     replica: int = Field(description="Index of the pipeline replica.")
     restarts: int = Field(description="How often, counted anew after an hour without one.")
     last_restart: ShortText = Field(description="When the last one was.", json_schema_extra={"format": "date-time"})
     reason: Annotated[str, StringConstraints(max_length=1024)] = Field(description="Which stage failed, and how.")
+    node: str | None = Field(None, description="Node that lacked something for it. Its new pods avoid that node.")
 
 
 class OmniModelStatus(Resource):
@@ -464,7 +466,7 @@ class OmniModelStatus(Resource):
     gpus: list[SlotStatus] | None = Field(None, description="Every GPU slot of every replica.")
     gpu_summary: str | None = Field(None, description="Slots and what is given away of each, such as 0: 94%.")
     group_restarts: list[GroupRestartStatus] | None = Field(
-        None, description="Replicas whose pods were restarted together after a fault of a GPU."
+        None, description="Replicas whose stage pods were restarted together."
     )
     endpoint: str | None = Field(None, description="URL of the OpenAI-compatible endpoint within the cluster.")
     replicas: int | None = Field(None, description="Pipeline replicas that exist.")

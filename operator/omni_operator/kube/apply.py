@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from omni_operator.api import names
 from omni_operator.api.reasons import Reason
 from omni_operator.kube.client import OMNI_MODELS, PODS, Client, KubeError, Manifest
 from omni_operator.kube.observe import KINDS, Snapshot
+from omni_operator.planning.conditions import stamp
 from omni_operator.planning.drift import Relabel
 from omni_operator.planning.layout import Problem
 from omni_operator.planning.observed import ChildKind, ObservedPod
@@ -23,11 +25,14 @@ from omni_operator.planning.rollout import Child, Step
 STATUS_MANAGER = f"{names.MANAGER}-status"
 
 
-async def carry_out(client: Client, snapshot: Snapshot, step: Step, edited: tuple[Child, ...] = ()) -> list[Problem]:
+async def carry_out(
+    client: Client, snapshot: Snapshot, step: Step, now: datetime, edited: tuple[Child, ...] = ()
+) -> list[Problem]:
     """Removals, then what is to be there (claims before the pods that name them), then gates. `edited` are children
     that someone else changed, to be applied anew."""
     namespace = snapshot.model["metadata"]["namespace"]
-    await _all(client.delete(KINDS[r.kind], namespace, r.name, r.uid) for r in step.remove)
+    for removals in (step.remove, step.remove_last):
+        await _all(client.delete(KINDS[r.kind], namespace, r.name, r.uid) for r in removals)
     first = [*(child for child in step.apply if child.kind is not ChildKind.POD), *edited]
     pods = [child for child in step.apply if child.kind is ChildKind.POD]
     for batch in (first, pods):
@@ -35,7 +40,7 @@ async def carry_out(client: Client, snapshot: Snapshot, step: Step, edited: tupl
         problems = [problem for problem in found if problem is not None]
         if problems:
             return problems
-    await _all(_open_gate(client, namespace, pod, snapshot) for pod in step.open_gates)
+    await _all(_open_gate(client, namespace, pod, snapshot, now) for pod in step.open_gates)
     return []
 
 
@@ -151,21 +156,27 @@ async def _relabel(client: Client, namespace: str, edited: Relabel) -> None:
             raise
 
 
-async def _open_gate(client: Client, namespace: str, pod: ObservedPod, snapshot: Snapshot) -> None:
-    """Only our gate, wherever it stands, and only of that very pod. One that is gone, or whose gates changed meanwhile,
-    is no error: that is an event, which brings the next pass."""
+async def _open_gate(client: Client, namespace: str, pod: ObservedPod, snapshot: Snapshot, now: datetime) -> None:
+    """Only our gate, wherever it stands, and only of that very pod, which says from then on since when it is its turn.
+    One that is gone, or whose gates changed meanwhile, is no error: that is an event, which brings the next pass."""
     gates = snapshot.live[ChildKind.POD, pod.name]["spec"].get("schedulingGates") or []
     index = [gate["name"] for gate in gates].index(names.TURN_GATE)
     patch: list[Manifest] = [
         {"op": "test", "path": "/metadata/uid", "value": pod.uid},
         {"op": "test", "path": f"/spec/schedulingGates/{index}/name", "value": names.TURN_GATE},
         {"op": "remove", "path": f"/spec/schedulingGates/{index}"},
+        {"op": "add", "path": f"/metadata/annotations/{_pointer(names.TURN_ANNOTATION)}", "value": stamp(now)},
     ]
     try:
         await client.json_patch(PODS, namespace, pod.name, patch)
     except KubeError as error:
         if error.status not in (404, 422):
             raise
+
+
+def _pointer(key: str) -> str:
+    """A key as part of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 async def write_status(client: Client, model: Manifest, status: Manifest) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from omni_operator.api import names
@@ -115,6 +115,9 @@ def _pod(pod: Manifest) -> ObservedPod:
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
     waiting = state.get("waiting") or {}
     scheduled = conditions.get("PodScheduled") or {}
+    gated = any(gate["name"] == names.TURN_GATE for gate in spec.get("schedulingGates") or [])
+    created = _time(meta.get("creationTimestamp"))
+    started = _time((state.get("running") or {}).get("startedAt"))
     return ObservedPod(
         name=meta["name"],
         uid=meta["uid"],
@@ -126,7 +129,7 @@ def _pod(pod: Manifest) -> ObservedPod:
         claim=next((row.get("resourceClaimName") for row in spec.get("resourceClaims") or []), None),
         node=spec.get("nodeName"),
         phase=status.get("phase", "Pending"),
-        gated=any(gate["name"] == names.TURN_GATE for gate in spec.get("schedulingGates") or []),
+        gated=gated,
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         deleting="deletionTimestamp" in meta,
         restarts=container.get("restartCount", 0),
@@ -135,10 +138,35 @@ def _pod(pod: Manifest) -> ObservedPod:
         address=status.get("podIP") or "",
         waiting=": ".join(filter(None, (waiting.get("reason"), waiting.get("message")))),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
-        started=_time((state.get("running") or {}).get("startedAt")),
+        started=started,
         ready_since=_time((conditions.get("Ready") or {}).get("lastTransitionTime")),
         bound=_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        created=created,
+        turn_since=None if gated else _turn(meta) or created,
+        unhealthy=next(_unhealthy(container), ""),
+        disruption=_disruption(conditions.get("DisruptionTarget") or {}),
     )
+
+
+def _turn(meta: Manifest) -> datetime | None:
+    """What we wrote with the opening of its gate; nonsense of someone else's is none."""
+    with contextlib.suppress(KeyError, ValueError):
+        return _time(meta["annotations"][names.TURN_ANNOTATION])
+    return None
+
+
+def _unhealthy(container: Manifest) -> Iterator[str]:
+    """Devices of the container that are no longer fit for use (ResourceHealthStatus, beta since Kubernetes 1.36)."""
+    for row in container.get("allocatedResourcesStatus") or []:
+        for device in row.get("resources") or []:
+            if device.get("health") == "Unhealthy":
+                yield ": ".join(
+                    filter(None, (device.get("resourceID"), " ".join((device.get("message") or "").split())))
+                )
+
+
+def _disruption(condition: Manifest) -> str:
+    return condition.get("reason", "") if condition.get("status") == "True" else ""
 
 
 def _claim(claim: Manifest, devices: Mapping[tuple[str, str], Manifest]) -> ObservedClaim:
@@ -240,4 +268,8 @@ def _last_line(text: str | None) -> str:
 
 
 def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    """Raises ValueError. A time without a zone is UTC, as all of Kubernetes' times are."""
+    if not text:
+        return None
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from omni_operator.api import names
 from omni_operator.api.enums import ConditionStatus, Enforcer
-from omni_operator.api.quantities import format_bytes, format_percent
+from omni_operator.api.quantities import MIB, format_bytes, format_percent
 from omni_operator.api.reasons import ConditionType, Reason
 from omni_operator.api.v1alpha1 import Condition, GroupRestartStatus, OmniModelStatus, SlotStatus, StageStatus
-from omni_operator.planning.faults import GroupRestart
+from omni_operator.planning.faults import GroupRestart, delay, held_until
 from omni_operator.planning.layout import Layout, Problem, Severity, SlotUse, Stage, refused
 from omni_operator.planning.measured import kept
 from omni_operator.planning.observed import FRONT, Device, Observed, ObservedPod
 from omni_operator.planning.refusals import mps_refused, refusal_words
 from omni_operator.planning.rollout import Rendered, serves, turn
 from omni_operator.planning.rules.sharing import enforced_by
+from omni_operator.planning.starting import PLACEMENT_GRACE, being_freed, late, late_words, misplaced
 from omni_operator.planning.targets import PodTarget, ReplicaTarget
 from omni_stage.contract import ExitCode
 
@@ -39,6 +41,11 @@ EXIT_REASONS: Mapping[int, tuple[Reason, str]] = {
     ExitCode.BAD_CONFIG: (Reason.BAD_CONFIG, "its configuration is not usable"),
 }
 """Other ends are `StageFailed`."""
+
+
+NO_DEVICE = re.compile("cannot allocate all claims")
+"""The scheduler's words where no free device matches a claim (its plugin DynamicResources)."""
+NO_RESTARTS: Mapping[int, GroupRestart] = {}
 
 
 @dataclass(frozen=True)
@@ -99,15 +106,16 @@ def status(
     observed: Observed,
     previous: OmniModelStatus,
     now: datetime,
+    history: Mapping[int, GroupRestart] = NO_RESTARTS,
 ) -> OmniModelStatus:
     """The status of an accepted declaration."""
     before = {(row.name, row.replica): row for row in previous.stages or [] if row.state == READY}
-    stages = [row for target in targets for row in _stage_rows(target, layout, observed, before)]
+    stages = [row for target in targets for row in _stage_rows(target, layout, observed, before, now)]
     current = {child.name: child.hash for children in rendered.replicas.values() for child in children}
     serving = [target for target in targets if serves(target, observed)]
     verdicts = {
         ConditionType.ACCEPTED: _accepted(layout, problems),
-        ConditionType.SCHEDULED: _scheduled(targets, observed),
+        ConditionType.SCHEDULED: _scheduled(layout, targets, observed, history, now),
         ConditionType.SHARING_READY: _sharing_ready(layout, targets, observed),
         ConditionType.STAGES_READY: _stages_ready(stages),
     }
@@ -134,7 +142,8 @@ def restart_history(status: OmniModelStatus) -> Mapping[int, GroupRestart]:
     for row in status.group_restarts or []:
         with suppress(ValueError):
             last = datetime.fromisoformat(row.last_restart)
-            found[row.replica] = GroupRestart(row.replica, row.restarts, last, row.reason)
+            last = last if last.tzinfo else last.replace(tzinfo=UTC)
+            found[row.replica] = GroupRestart(row.replica, max(0, row.restarts), last, row.reason, row.node or "")
     return found
 
 
@@ -144,8 +153,9 @@ def with_restarts(status: OmniModelStatus, history: Mapping[int, GroupRestart]) 
         GroupRestartStatus(
             replica=restart.replica,
             restarts=restart.count,
-            last_restart=_stamp(restart.last),
+            last_restart=stamp(restart.last),
             reason=restart.reason[:MAX_MESSAGE],
+            node=restart.node or None,
         )
         for restart in history.values()
     ]
@@ -178,17 +188,54 @@ def _accepted(layout: Layout, problems: tuple[Problem, ...]) -> Verdict:
     return Verdict(ConditionStatus.TRUE, Reason.ACCEPTED, f"{len(layout.stages)} stages fit {where}.{warnings}")
 
 
-def _scheduled(targets: tuple[ReplicaTarget, ...], observed: Observed) -> Verdict:
+def _scheduled(
+    layout: Layout,
+    targets: tuple[ReplicaTarget, ...],
+    observed: Observed,
+    history: Mapping[int, GroupRestart],
+    now: datetime,
+) -> Verdict:
     wanted = [name for target in targets for name in (*(pod.name for pod in target.pods), target.front)]
     waiting = [name for name in wanted if (pod := observed.pods.get(name)) is None or pod.node is None]
     if not waiting:
         return Verdict(ConditionStatus.TRUE, Reason.SCHEDULED, f"All {len(wanted)} pods have a node.")
-    for name in waiting:
-        pod = observed.pods.get(name)
-        if pod is not None and pod.unschedulable:
-            return Verdict(ConditionStatus.FALSE, Reason.UNSCHEDULABLE, f"{name}: {pod.unschedulable}"[:MAX_MESSAGE])
+    for target in targets:
+        verdict = _unplaced(target, observed, history.get(target.index), now) or _without_node(layout, target, observed)
+        if verdict is not None:
+            return verdict
     message = f"{len(wanted) - len(waiting)} of {len(wanted)} pods have a node; waiting: {_few(waiting)}."
     return Verdict(ConditionStatus.FALSE, Reason.WAITING_FOR_TURN, message)
+
+
+def _unplaced(target: ReplicaTarget, observed: Observed, restart: GroupRestart | None, now: datetime) -> Verdict | None:
+    """A replica of which one pod found no room on the node of the others."""
+    if restart is not None and restart.node and now < held_until(restart):
+        wait = f"{delay(restart.count).total_seconds():.0f} s"
+        words = f"{restart.reason}; its GPUs were released, and the replica is placed anew after {wait}"
+        return Verdict(ConditionStatus.FALSE, Reason.UNSCHEDULABLE, words[:MAX_MESSAGE])
+    for found in misplaced(target, observed, now):
+        grace = f"{PLACEMENT_GRACE.total_seconds():.0f} s"
+        words = f"{found.words}; unless that ends within {grace} of its turn, its replica's GPUs are released"
+        return Verdict(ConditionStatus.FALSE, Reason.UNSCHEDULABLE, words[:MAX_MESSAGE])
+    return None
+
+
+def _without_node(layout: Layout, target: ReplicaTarget, observed: Observed) -> Verdict | None:
+    """A pod for which there is no node at all: it waits for a GPU, or for anything else that a node must have."""
+    asked_for = {group.name: group.slots for group in target.groups}
+    gpus = {pod.name: len(asked_for.get(pod.group or "", ())) for pod in target.pods if pod.slots}
+    for name in (*(pod.name for pod in target.pods), target.front):
+        seen = observed.pods.get(name)
+        if seen is None or seen.node is not None or not seen.unschedulable:
+            continue
+        if not (gpus.get(name) and NO_DEVICE.search(seen.unschedulable)):
+            words = f"{name}: {seen.unschedulable}"
+            return Verdict(ConditionStatus.FALSE, Reason.UNSCHEDULABLE, words[:MAX_MESSAGE])
+        size = f" of {layout.card.memory // MIB}Mi or more" if layout.card else ""
+        many = "1 GPU" if gpus[name] == 1 else f"{gpus[name]} GPUs on one node,"
+        words = f"{name} waits for {many}{size}; the scheduler finds none that is free and fits: {seen.unschedulable}"
+        return Verdict(ConditionStatus.FALSE, Reason.WAITING_FOR_GPU, words[:MAX_MESSAGE])
+    return None
 
 
 def _sharing_ready(layout: Layout, targets: tuple[ReplicaTarget, ...], observed: Observed) -> Verdict:
@@ -260,8 +307,7 @@ def _ready(
     if outdated:
         message = f"{len(outdated)} pods are not of generation {subject.generation} yet: {_few(sorted(outdated))}."
         return Verdict(ConditionStatus.FALSE, Reason.REPLACING, message)
-    for kind in (ConditionType.SCHEDULED, ConditionType.STAGES_READY, ConditionType.SHARING_READY):
-        verdict = verdicts[kind]
+    for verdict in _by_weight(verdicts):
         if verdict.status is not ConditionStatus.TRUE and verdict.reason is not Reason.WAITING_FOR_TURN:
             return Verdict(ConditionStatus.FALSE, verdict.reason, verdict.message)
     if len(serving) < len(targets):
@@ -270,15 +316,27 @@ def _ready(
     return Verdict(ConditionStatus.TRUE, Reason.READY, f"Serving on {len(serving)} of {len(targets)} replicas.")
 
 
+def _by_weight(verdicts: Mapping[ConditionType, Verdict]) -> list[Verdict]:
+    """What may keep an OmniModel from being Ready, what says most first: a stage whose time to start has passed says
+    more than what it waits for."""
+    stages = verdicts[ConditionType.STAGES_READY]
+    rest = [verdicts[ConditionType.SCHEDULED], stages, verdicts[ConditionType.SHARING_READY]]
+    return [stages, *rest] if stages.reason is Reason.STAGE_START_TIMEOUT else rest
+
+
 def _stage_rows(
-    target: ReplicaTarget, layout: Layout, observed: Observed, before: Mapping[tuple[str, int], StageStatus]
+    target: ReplicaTarget,
+    layout: Layout,
+    observed: Observed,
+    before: Mapping[tuple[str, int], StageStatus],
+    now: datetime,
 ) -> Iterable[StageStatus]:
     devices = _devices(target, observed)
     by_process = {pod.process: pod for pod in target.pods}
     for stage in layout.stages:
         pod = by_process[stage.process]
         seen = observed.pods.get(pod.name)
-        state, reason = _state(target, pod, seen, observed)
+        state, reason = _state(target, pod, seen, observed, now)
         if seen is not None and state == "Starting" and (problem := _mps_problem(layout, pod, seen)):
             reason = problem
         found = [devices.get(f"slot{slot}") for slot in stage.slots]
@@ -316,29 +374,38 @@ def _mps_problem(layout: Layout, pod: PodTarget, seen: ObservedPod | None) -> st
     return f"{Reason.MPS_NOT_ATTACHED}: sharing is MPS, but {problem}" if shares and problem else ""
 
 
-def _state(target: ReplicaTarget, pod: PodTarget, seen: ObservedPod | None, observed: Observed) -> tuple[str, str]:
+def _state(
+    target: ReplicaTarget, pod: PodTarget, seen: ObservedPod | None, observed: Observed, now: datetime
+) -> tuple[str, str]:
     """State and what it waits for, or why it failed."""
     if seen is None:
         return "Missing", ""
     if seen.deleting:
-        return "Terminating", ""
+        return "Terminating", seen.disruption
     if seen.ended:
         return "Failed", _exit_reason(seen)
     if seen.ready:
         return READY, ""
     if seen.gated:
-        other = turn(target, pod, observed)
-        if other is None:
-            return "Gated", ""
-        shared = sorted(set(other.slots) & set(pod.slots))
-        on = f" on GPU {shared[0]}" if shared else " to get its GPU"
-        return "Gated", f"waits for {other.process}{on}"
-    if seen.node is None:
-        return "Pending", seen.unschedulable[:MAX_MESSAGE]
+        return "Gated", _gate_reason(target, pod, observed, now)
     if seen.restarts or seen.exit_code is not None:
         return "Restarting", _exit_reason(seen)
-    words = refusal_words(seen) or seen.waiting
-    return "Failed" if mps_refused(seen) else "Starting", words[:MAX_MESSAGE]
+    if mps_refused(seen):
+        return "Failed", refusal_words(seen)[:MAX_MESSAGE]
+    if late(pod, seen, now):
+        return "Failed", late_words(pod, seen)[:MAX_MESSAGE]
+    if seen.node is None:
+        return "Pending", seen.unschedulable[:MAX_MESSAGE]
+    return "Starting", (refusal_words(seen) or seen.waiting)[:MAX_MESSAGE]
+
+
+def _gate_reason(target: ReplicaTarget, pod: PodTarget, observed: Observed, now: datetime) -> str:
+    other = turn(target, pod, observed)
+    if other is None:
+        return "waits until the GPUs that it had are given back" if being_freed(target, pod, observed, now) else ""
+    shared = sorted(set(other.slots) & set(pod.slots))
+    on = f" on GPU {shared[0]}" if shared else " to get its GPU"
+    return f"waits for {other.process}{on}"
 
 
 def _exit_reason(pod: ObservedPod) -> str:
@@ -384,7 +451,7 @@ def _conditions(
             if old is not None:
                 result.append(old)
             continue
-        since = old.last_transition_time if old is not None and old.status == verdict.status else _stamp(now)
+        since = old.last_transition_time if old is not None and old.status == verdict.status else stamp(now)
         result.append(
             Condition(
                 type=kind,
@@ -398,7 +465,8 @@ def _conditions(
     return result
 
 
-def _stamp(now: datetime) -> str:
+def stamp(now: datetime) -> str:
+    """A time as Kubernetes writes it, RFC 3339 with full seconds."""
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -73,6 +73,21 @@ class ObservedPod:
     """Its IP."""
     page: StagePage | None = None
     """What its supervisor says, where it was asked and answered."""
+    created: datetime | None = None
+    turn_since: datetime | None = None
+    """When its gate was opened; of a pod that has none, when it was made; None while it is closed."""
+    unhealthy: str = ""
+    """A device of its container that kubelet calls unhealthy, with the driver's words."""
+    disruption: str = ""
+    """Why it is taken away by the cluster, such as DeletionByDeviceTaintManager."""
+
+    @property
+    def been_ready(self) -> bool:
+        """Whether the container that runs now has ever been ready. A pod is unready from before its container starts: a
+        condition that changed after that was True meanwhile."""
+        if self.ready or self.started is None or self.ready_since is None:
+            return self.ready
+        return self.ready_since > self.started
 
     @property
     def ended(self) -> bool:

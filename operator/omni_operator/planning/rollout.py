@@ -6,17 +6,26 @@ Invariants, each held by a test:
   its budget;
 - a pod's gate opens only when every earlier pod on its GPUs is ready, and no outdated pod is left in its replica;
 - one replica is taken down at a time;
+- pods that go together go in such an order that the one that shows why is the last, so that half of it is seen as what
+  it is;
+- a replica whose pods are gone starts when its GPUs were given back, and not on what is left of its old place;
 - nothing depends on memory: the step is computed from one snapshot, so a crash between any two writes loses nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
+from omni_operator.planning.faults import Groups
 from omni_operator.planning.observed import FRONT, ChildKind, Observed, ObservedClaim, ObservedPod
+from omni_operator.planning.starting import being_freed
 from omni_operator.planning.targets import PodTarget, ReplicaTarget
+
+NOTHING = Groups()
+"""No replica restarts as a whole."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +49,22 @@ class Removal:
 
 @dataclass(frozen=True)
 class Step:
-    """The writes of one pass, in this order: removals, applications, gates."""
+    """The writes of one pass, in this order: removals, those that must come after them, applications, gates."""
 
     remove: tuple[Removal, ...] = ()
+    remove_last: tuple[Removal, ...] = ()
     apply: tuple[Child, ...] = ()
     open_gates: tuple[ObservedPod, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether the world is as wanted, or has to move by itself first."""
-        return not (self.remove or self.apply or self.open_gates)
+        return not (self.removals or self.apply or self.open_gates)
+
+    @property
+    def removals(self) -> tuple[Removal, ...]:
+        """All that go."""
+        return self.remove + self.remove_last
 
 
 @dataclass(frozen=True)
@@ -64,20 +79,23 @@ def next_step(
     targets: tuple[ReplicaTarget, ...],
     rendered: Rendered,
     observed: Observed,
-    restart: frozenset[int] = frozenset(),
+    now: datetime,
+    groups: Groups = NOTHING,
 ) -> Step:
-    """The writes that bring the cluster nearer to `rendered`. The stage pods of the replicas in `restart` go, whatever
-    they are like."""
+    """The writes that bring the cluster nearer to `rendered`. The stage pods of replicas that restart as a whole go,
+    whatever they are like; those that are held get no gate opened."""
     steps = [_shared_step(rendered, observed), _surplus_replicas(targets, observed)]
     busy = _replica_in_replacement(targets, rendered, observed)
     for target in targets:
-        if target.index in restart:
-            steps.append(Step(remove=_stage_pods(target, observed)))
+        if target.index in groups.restart:
+            steps.append(_restart(target, observed, groups.restart[target.index]))
             continue
         may_remove = busy is None or busy == target.index
-        steps.append(_replica_step(target, rendered.replicas[target.index], observed, may_remove))
+        step = _replica_step(target, rendered.replicas[target.index], observed, now, may_remove)
+        steps.append(replace(step, open_gates=()) if target.index in groups.hold else step)
     return Step(
         tuple(removal for step in steps for removal in step.remove),
+        tuple(removal for step in steps for removal in step.remove_last),
         tuple(child for step in steps for child in step.apply),
         tuple(pod for step in steps for pod in step.open_gates),
     )
@@ -102,12 +120,14 @@ def turn(target: ReplicaTarget, pod: PodTarget, observed: Observed) -> PodTarget
     return None
 
 
-def _stage_pods(target: ReplicaTarget, observed: Observed) -> tuple[Removal, ...]:
-    return tuple(
+def _restart(target: ReplicaTarget, observed: Observed, last: str) -> Step:
+    pods = [
         Removal(ChildKind.POD, pod.name, pod.uid)
         for pod in observed.pods.values()
         if pod.replica == target.index and pod.component != FRONT and not pod.deleting
-    )
+    ]
+    first = tuple(removal for removal in pods if removal.name != last)
+    return Step(first, tuple(removal for removal in pods if removal.name == last))
 
 
 def _shared_step(rendered: Rendered, observed: Observed) -> Step:
@@ -118,7 +138,7 @@ def _shared_step(rendered: Rendered, observed: Observed) -> Step:
             apply.append(child)
     wanted = {(child.kind, child.name) for child in rendered.shared}
     surplus = [o for key, o in observed.others.items() if key not in wanted and not o.deleting]
-    return Step(tuple(Removal(o.kind, o.name, o.uid) for o in surplus), tuple(apply))
+    return Step(tuple(Removal(o.kind, o.name, o.uid) for o in surplus), apply=tuple(apply))
 
 
 def _surplus_replicas(targets: tuple[ReplicaTarget, ...], observed: Observed) -> Step:
@@ -162,7 +182,9 @@ def _replica_in_replacement(targets: tuple[ReplicaTarget, ...], rendered: Render
     return recovering[-1].index if recovering else outdated[-1].index
 
 
-def _replica_step(target: ReplicaTarget, children: tuple[Child, ...], observed: Observed, may_remove: bool) -> Step:
+def _replica_step(
+    target: ReplicaTarget, children: tuple[Child, ...], observed: Observed, now: datetime, may_remove: bool
+) -> Step:
     claim_step, claim_stands = _claim_step(target, children, observed, may_remove)
     if not claim_stands:
         return claim_step
@@ -177,8 +199,8 @@ def _replica_step(target: ReplicaTarget, children: tuple[Child, ...], observed: 
         if not pod.deleting and ((not current and may_remove) or pod.ended):
             remove.append(Removal(ChildKind.POD, pod.name, pod.uid))
     create = [child for name, child in wanted.items() if name not in observed.pods]
-    gates = [] if outdated else list(_turns(target, observed))
-    return Step((*claim_step.remove, *remove), (*claim_step.apply, *create), tuple(gates))
+    gates = () if outdated else tuple(_turns(target, observed, now))
+    return Step((*claim_step.remove, *remove), apply=(*claim_step.apply, *create), open_gates=gates)
 
 
 def _claim_step(
@@ -205,8 +227,10 @@ def _stale_claims(target: ReplicaTarget, children: tuple[Child, ...], observed: 
     return [claim for claim in claims if claim.deleting or wanted.get(claim.name) != claim.hash]
 
 
-def _turns(target: ReplicaTarget, observed: Observed) -> Iterator[ObservedPod]:
+def _turns(target: ReplicaTarget, observed: Observed, now: datetime) -> Iterator[ObservedPod]:
     for pod in target.pods:
         seen = observed.pods.get(pod.name)
-        if seen is not None and seen.gated and turn(target, pod, observed) is None:
+        if seen is None or not seen.gated or turn(target, pod, observed) is not None:
+            continue
+        if not being_freed(target, pod, observed, now):
             yield seen

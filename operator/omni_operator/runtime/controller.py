@@ -102,7 +102,7 @@ class Controller:
         step, repairs = done.step, done.repairs
         written = {
             "apply": len(step.apply),
-            "remove": len(step.remove),
+            "remove": len(step.removals),
             "gate": len(step.open_gates),
             "repair": len(repairs.apply) + len(repairs.relabel),
             "status": int(done.status_written),

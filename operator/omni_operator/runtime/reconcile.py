@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
-from omni_operator.api.enums import SharingStrategy
 from omni_operator.api.reasons import Reason
 from omni_operator.api.v1alpha1 import OmniModelStatus
 from omni_operator.kube.apply import carry_out, relabel, write_status
@@ -18,16 +17,16 @@ from omni_operator.kube.events import EventType, emit
 from omni_operator.kube.observe import Snapshot, observe
 from omni_operator.kube.refusals import with_refusals
 from omni_operator.kube.stage_pages import StagePages
-from omni_operator.planning import measured
+from omni_operator.planning import measured, refusals, starting
 from omni_operator.planning.conditions import refused_status, restart_history, status, with_restarts, with_write_failure
 from omni_operator.planning.drift import Repairs, repairs
-from omni_operator.planning.faults import restarts
+from omni_operator.planning.faults import Groups, groups
 from omni_operator.planning.layout import Problem
 from omni_operator.planning.observed import Observed
-from omni_operator.planning.refusals import look_again
 from omni_operator.planning.rollout import Step, next_step
 from omni_operator.planning.transitions import is_news, transitions
 from omni_operator.rendering import Settings
+from omni_operator.rendering.avoid import avoiding_nodes
 from omni_operator.rendering.plan import Plan, plan_for, subject_of
 
 log = logging.getLogger("omni_operator")
@@ -86,15 +85,17 @@ async def reconcile(
     now = clock()
     observed = await with_refusals(client, namespace, snapshot.observed, now)
     before = restart_history(previous)
-    history = restarts(plan.targets, observed, plan.layout.strategy is SharingStrategy.MPS, before, now)
-    again = frozenset(index for index, restart in history.items() if restart.last == now)
-    step = next_step(plan.targets, plan.rendered, observed, again)
+    whole = groups(plan.targets, observed, plan.layout.mps, before, now)
+    step = next_step(plan.targets, plan.rendered, observed, now, whole)
+    step = avoiding_nodes(step, {index: restart.node for index, restart in whole.history.items() if restart.node})
 
     def judged(seen: Observed) -> OmniModelStatus:
-        return status(plan.subject, plan.layout, plan.problems, plan.targets, plan.rendered, seen, previous, now)
+        return status(
+            plan.subject, plan.layout, plan.problems, plan.targets, plan.rendered, seen, previous, now, whole.history
+        )
 
     try:
-        problems = tuple(await carry_out(client, snapshot, step, edited.apply))
+        problems = tuple(await carry_out(client, snapshot, step, now, edited.apply))
     except KubeError as error:
         if tell:
             problem = Problem(Reason.WRITE_FAILED, f"A write fails again and again, and is tried again: {error}")
@@ -103,12 +104,22 @@ async def reconcile(
             )
             await _finish(client, snapshot, previous, failed, Pass(step), clock)
         raise
-    wanted = with_restarts(judged(await pages.added(observed, now) if pages else observed), history)
+    wanted = with_restarts(judged(await pages.added(observed, now) if pages else observed), whole.history)
     for problem in problems[:1]:
         wanted = with_write_failure(wanted, problem, previous, plan.subject.generation, clock())
-    again_in = (look_again(observed.pods.values(), now), measured.look_again(observed.pods.values(), now))
-    done = Pass(step, edited, problems=problems, look_again=min(filter(None, again_in), default=None))
+    done = Pass(step, edited, problems=problems, look_again=_look_again(plan, observed, whole, now))
     return await _finish(client, snapshot, previous, wanted, done, clock)
+
+
+def _look_again(plan: Plan, observed: Observed, whole: Groups, now: datetime) -> timedelta | None:
+    """The earliest moment at which something changes without an event."""
+    moments = (
+        refusals.look_again(observed.pods.values(), now),
+        starting.look_again(plan.targets, observed, now),
+        measured.look_again(observed.pods.values(), now),
+        whole.look_again,
+    )
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 async def _finish(

@@ -2,6 +2,7 @@
 
     with control_plane(folder) as kubeconfig: ...        # API only: no root, no containers, seconds
     cluster = up("omni", Gpus(2, "h100-80gb")); down("omni")   # a node with containers and invented GPUs: root
+    up("omni", Gpus(1, "h100-80gb"), nodes=2).node(1).set_gpus(Gpus(1, "l40s"))   # two nodes
 
 Where `KUBECONFIG` names another cluster, the command line uses that one and builds nothing; `external_kubeconfig` says
 so to tests.
@@ -13,10 +14,12 @@ import os
 from pathlib import Path
 
 from e2e.cluster.binaries import binaries
+from e2e.cluster.cluster import Cluster, down, running, up
 from e2e.cluster.control_plane import control_plane
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.gpus import Gpus
 from e2e.cluster.layout import CLUSTERS, DEFAULT_NAME, Instance
-from e2e.cluster.node import Cluster, Gpus, down, running, up
+from e2e.cluster.node import Node
 from e2e.cluster.progress import Progress
 from e2e.fake_gpu.device_plugin import DevicePluginConfig
 
@@ -27,6 +30,7 @@ __all__ = [
     "DevicePluginConfig",
     "Gpus",
     "Instance",
+    "Node",
     "Progress",
     "binaries",
     "control_plane",

@@ -57,15 +57,20 @@ def _parser() -> argparse.ArgumentParser:
             added.add_argument("--name", default=DEFAULT_NAME, help=f"which cluster (default: {DEFAULT_NAME})")
         return added
 
-    _add_gpu_options(add("up", _up, "bring the cluster up, or use the one that KUBECONFIG names"), count=None)
+    bring_up = add("up", _up, "bring the cluster up, or use the one that KUBECONFIG names")
+    bring_up.add_argument("--nodes", type=int, default=1, help="at least so many nodes, each with the GPUs named here")
+    _add_gpu_options(bring_up, count=None)
     add("down", _down, "take the cluster down and remove what it left")
     add("status", _status, "show what runs")
-    add("load", _load, "import image archives into the node").add_argument("archives", nargs="+", type=Path)
+    add("load", _load, "import image archives into the nodes").add_argument("archives", nargs="+", type=Path)
     logs = add("logs", _logs, "show the daemons' logs, or one daemon's")
     logs.add_argument("daemon", nargs="?")
     logs.add_argument("--follow", "-f", action="store_true")
+    _add_node_option(logs)
     add("kubeconfig", _kubeconfig, "print the path of the administrator's kubeconfig")
-    _add_gpu_options(add("gpus", _gpus, "change the invented GPUs of a running cluster"), count=0)
+    gpus = add("gpus", _gpus, "change the invented GPUs of a running node")
+    _add_gpu_options(gpus, count=0)
+    _add_node_option(gpus)
     api = add("api-up", _api_up, "run an API-only control plane, without root, until interrupted")
     api.add_argument("--directory", type=Path, help="where its state goes (default: a temporary folder)")
     api.add_argument("--scheduler", action="store_true", help="run kube-scheduler too")
@@ -73,8 +78,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_node_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--node", type=int, default=0, metavar="INDEX", help="which node (default: 0, the first)")
+
+
 def _add_gpu_options(parser: argparse.ArgumentParser, count: int | None) -> None:
-    parser.add_argument("--gpus", type=int, default=count, metavar="COUNT", help="how many invented GPUs the node has")
+    parser.add_argument("--gpus", type=int, default=count, metavar="COUNT", help="how many invented GPUs a node has")
     parser.add_argument("--gpu-profile", choices=sorted(PROFILES), default="h100-80gb")
     parser.add_argument(
         "--feature-gates",
@@ -91,7 +100,7 @@ def _up(parsed: argparse.Namespace, progress: Progress) -> int:
         progress.say("KUBECONFIG is set: that cluster is used, nothing is built")
         print(external)
         return 0
-    cluster = up(parsed.name, None if parsed.gpus is None else _chosen_gpus(parsed), progress)
+    cluster = up(parsed.name, None if parsed.gpus is None else _chosen_gpus(parsed), progress, parsed.nodes)
     progress.say(f"up: export KUBECONFIG={cluster.kubeconfig} PATH={cluster.programs['kubectl'].parent}:$PATH")
     print(cluster.kubeconfig)
     return 0
@@ -109,23 +118,26 @@ def _status(parsed: argparse.Namespace, progress: Progress) -> int:
     if not cluster:
         print(f"{parsed.name}: not running")
         return 1
-    print(f"{parsed.name}: running, API server https://{cluster.addresses.node}:6443, pods {cluster.addresses.pods}")
-    report: Mapping[str, Mapping[str, object]] = json.loads(instance.status.read_text())
-    for daemon, state in report.items():
-        ended = f", last {state['ended']}" if state["ended"] else ""
-        print(f"  {daemon}: {'up' if state['pid'] else 'down'}, started {state['starts']} times{ended}")
+    print(f"{parsed.name}: running, API server https://{cluster.addresses.node}:6443")
+    for node in cluster.nodes:
+        print(f" {node.name}, pods {node.addresses.pods}")
+        report: Mapping[str, Mapping[str, object]] = json.loads(node.instance.status.read_text())
+        for daemon, state in report.items():
+            ended = f", last {state['ended']}" if state["ended"] else ""
+            print(f"  {daemon}: {'up' if state['pid'] else 'down'}, started {state['starts']} times{ended}")
     print(cluster.kubectl("get", "nodes", "-o", "wide"), end="")
     return 0
 
 
 def _load(parsed: argparse.Namespace, progress: Progress) -> int:
     refuse_external("load images into its nodes")
-    _running(parsed.name).images.load(parsed.archives, progress)
+    for node in _running(parsed.name).nodes:
+        node.images.load(parsed.archives, progress)
     return 0
 
 
 def _logs(parsed: argparse.Namespace, progress: Progress) -> int:
-    folder = Instance(parsed.name).logs
+    folder = Instance(parsed.name, parsed.node).logs
     logs = sorted(folder.glob(f"{parsed.daemon or '*'}.log"))
     if not logs:
         known = ", ".join(sorted(path.stem for path in folder.glob("*.log"))) or "none"
@@ -139,7 +151,7 @@ def _kubeconfig(parsed: argparse.Namespace, progress: Progress) -> int:
 
 
 def _gpus(parsed: argparse.Namespace, progress: Progress) -> int:
-    _running(parsed.name).set_gpus(_chosen_gpus(parsed))
+    _running(parsed.name).node(parsed.node).set_gpus(_chosen_gpus(parsed))
     return 0
 
 

@@ -111,7 +111,7 @@ def _kwok(plan: ControlPlanePlan, kubeconfig: Path) -> Spec:
 
 def issue_control_plane(plan: ControlPlanePlan, names: tuple[str, ...]) -> Authority:
     """Certificates and kubeconfigs of a control plane that serves under `names` (`IP:…`, `DNS:…`)."""
-    authority = Authority(plan.pki)
+    authority = Authority.new(plan.pki)
     services = ("DNS:kubernetes", "DNS:kubernetes.default", "DNS:kubernetes.default.svc")
     authority.issue(Identity("apiserver", "kube-apiserver", alternative_names=(*names, *services)))
     authority.issue(Identity("admin", "admin", "system:masters"))

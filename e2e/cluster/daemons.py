@@ -146,6 +146,8 @@ def _apiserver(plan: ControlPlanePlan) -> list[str]:
 
 def _controller_manager(plan: ControlPlanePlan) -> list[str]:
     pki = plan.pki
+    # A node whose kubelet is gone is NotReady in 20 s, not 50: kubelets here renew their leases every 3 s.
+    nodes = ["--node-monitor-grace-period=20s", "--node-monitor-period=2s"] if plan.reaches_kubelets else []
     return [
         f"--kubeconfig={pki}/controller-manager.kubeconfig",
         f"--root-ca-file={pki}/ca.crt",
@@ -155,6 +157,7 @@ def _controller_manager(plan: ControlPlanePlan) -> list[str]:
         "--use-service-account-credentials=true",
         "--leader-elect=false",
         "--secure-port=0",
+        *nodes,
         *CLIENT_LIMITS,
     ]
 
@@ -166,7 +169,7 @@ def node_daemons(plan: NodePlan) -> dict[str, Spec]:
     containerd = ["--config", str(plan.files / "containerd.toml")]
     kubelet = [
         f"--config={plan.files}/kubelet.yaml",
-        f"--kubeconfig={pki}/kubelet.kubeconfig",
+        f"--kubeconfig={pki}/{plan.node_name}.kubeconfig",
         f"--root-dir={KUBELET_ROOT}",
         f"--hostname-override={plan.node_name}",
         f"--node-ip={plan.node_ip}",  # not a loopback one, or hostNetwork pods and logs cannot be reached

@@ -32,9 +32,13 @@ CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 
 @dataclass(frozen=True)
 class Instance:
-    """One named cluster, and the folder that holds all its state."""
+    """One named cluster, and the folder that holds all its state; with an index, one of its further nodes.
+
+    The first node has index 0, and its folder is the cluster's.
+    """
 
     name: str
+    index: int = 0
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?", self.name):
@@ -45,11 +49,18 @@ class Instance:
 
     @property
     def folder(self) -> Path:
-        return CLUSTERS / self.name
+        cluster = CLUSTERS / self.name
+        return cluster / "nodes" / str(self.index) if self.index else cluster
+
+    def others(self) -> list[Instance]:
+        """The further nodes that have left a folder, alive or not."""
+        found = (CLUSTERS / self.name / "nodes").glob("[0-9]*")
+        return [Instance(self.name, index) for index in sorted(int(each.name) for each in found)]
 
     @property
     def kubeconfig(self) -> Path:
-        return self.folder / "kubeconfig"
+        """The administrator's, which all nodes have in common."""
+        return CLUSTERS / self.name / "kubeconfig"
 
     @property
     def record(self) -> Path:
@@ -62,7 +73,8 @@ class Instance:
 
     @property
     def pki(self) -> Path:
-        return self.folder / "pki"
+        """The cluster's, which all nodes have in common."""
+        return CLUSTERS / self.name / "pki"
 
     @property
     def node(self) -> Path:
@@ -87,4 +99,4 @@ class Instance:
 
     @property
     def node_name(self) -> str:
-        return f"{self.name}-node"
+        return f"{self.name}-node-{self.index}" if self.index else f"{self.name}-node"

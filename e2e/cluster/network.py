@@ -88,17 +88,45 @@ def taken_networks() -> list[str]:
     ]
 
 
-def lay_cable(link: str, process: int, addresses: Addresses) -> None:
-    """Connect the machine and the network namespace of `process`. The pair vanishes with that namespace."""
+def lay_cable(link: str, process: int, addresses: Addresses, services: bool = True) -> None:
+    """Connect the machine and the network namespace of `process`. The pair vanishes with that namespace.
+
+    `services`: the machine reaches Services through this node.
+    """
     _ip("link", "add", link, "type", "veth", "peer", "name", LINK_IN_NODE, "netns", str(process))
     _ip("address", "add", f"{addresses.machine}/32", "dev", link)
     _ip("link", "set", link, "up")
     _ip("route", "add", f"{addresses.node}/32", "dev", link, "src", addresses.machine)
-    for each in (addresses.pods, addresses.services):
+    for each in (addresses.pods, addresses.services) if services else (addresses.pods,):
         _ip("route", "add", str(each), "via", addresses.node, "dev", link, "src", addresses.machine, "onlink")
-    for command in _inside(addresses):
-        inside = ["nsenter", f"--target={process}", "--net", *command]
-        done = subprocess.run(inside, capture_output=True, text=True)
+    _run_in(process, _inside(addresses))
+
+
+End = tuple[str, int, Addresses]
+"""One end of a cable between nodes: the device's name there, a process of the node, and the node's addresses."""
+
+
+def connect(one: End, other: End) -> None:
+    """A cable between two nodes, over which each reaches the other and its pods. It vanishes with either of them."""
+    (link, process, _), (peer_link, peer_process, _) = one, other
+    ends = ("netns", str(process), "type", "veth", "peer", "name", peer_link, "netns", str(peer_process))
+    _ip("link", "add", link, *ends)
+    for (device, inside, own), (_, _, peer) in ((one, other), (other, one)):
+        to_peer = ("dev", device, "src", own.node)
+        _run_in(
+            inside,
+            (
+                ("ip", "link", "set", device, "up"),
+                ("ip", "route", "add", f"{peer.node}/32", *to_peer),
+                ("ip", "route", "add", str(peer.pods), "via", peer.node, *to_peer, "onlink"),
+            ),
+        )
+
+
+def _run_in(process: int, commands: Sequence[Sequence[str]]) -> None:
+    """Run commands in the network namespace of a process."""
+    for command in commands:
+        done = subprocess.run(["nsenter", f"--target={process}", "--net", *command], capture_output=True, text=True)
         if done.returncode:
             raise ClusterError(
                 f"`{' '.join(command)}` failed in the node's network namespace",

@@ -1,38 +1,33 @@
-"""A one-node Kubernetes in namespaces of its own: bring it up, talk to it, take it down.
-
-The machine's own file system is seen inside (the programs lie there), but `/run`, `/var/lib/cni` and
-`/var/log/containers` are private, and every mount, process and network device ends with the node's first process.
-"""
+"""One node of a cluster: its containers' images, its invented GPUs, its daemons, and how it is started."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from e2e.cluster import init, record
-from e2e.cluster.binaries import NODE_SETS, binaries
-from e2e.cluster.control_plane import failed, issue_control_plane, repeatedly_ended, starts_of, write_daemons
-from e2e.cluster.daemons import ControlPlanePlan, NodePlan, Spec, control_plane_daemons, node_daemons, spec
+from e2e.cluster import record
+from e2e.cluster.control_plane import failed, repeatedly_ended, starts_of, write_daemons
+from e2e.cluster.daemons import NodePlan, node_daemons
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.gates import written
+from e2e.cluster.gpus import GPU_DAEMON, MEMORY_DAEMON, Gpus, gpu_daemons
 from e2e.cluster.images import NodeImages
-from e2e.cluster.layout import CDI, KUBELET_ROOT, NODE, REPOSITORY, STORE, Instance
-from e2e.cluster.locks import exclusive
-from e2e.cluster.network import MACHINE_LOCK, Addresses, choose, lay_cable, taken_networks
+from e2e.cluster.layout import NODE, Instance
+from e2e.cluster.namespaces import start_namespaces
+from e2e.cluster.network import Addresses
 from e2e.cluster.node_files import NodeFacts, node_files
 from e2e.cluster.pki import Authority, Identity
 from e2e.cluster.progress import Progress
-from e2e.cluster.record import Process, Record, make_cgroup, remove_leftovers
-from e2e.cluster.requirements import check_node, cni_plugins
-from e2e.cluster.store import Lease, lease
-from e2e.fake_gpu import plugin_options
-from e2e.fake_gpu.device_plugin import LABEL_PREFIX, DevicePluginConfig
+from e2e.cluster.record import Record, remove_leftovers
+from e2e.cluster.requirements import cni_plugins
+from e2e.cluster.store import lease
+from e2e.fake_gpu.device_plugin import LABEL_PREFIX
 from e2e.fake_gpu.memory import Usage, usage
 from e2e.fake_gpu.memory_server import RECORD
 from e2e.fake_gpu.slices import DRIVER
@@ -40,34 +35,20 @@ from e2e.images.busybox import busybox_archives
 
 API_PORT = 6443
 READY_SECONDS = 120.0
-GPU_DAEMON = "fake-gpu"
-MEMORY_DAEMON = "fake-gpu-memory"  # by itself, so that a restart of the other frees nothing
-# Where container networking and the kubelet write by themselves.
-PRIVATE = ("/var/lib/cni", "/var/log/containers", "/var/lib/kubelet/device-plugins")
-MANIFESTS = Path(__file__).resolve().parent / "manifests"
 
 
 @dataclass(frozen=True)
-class Gpus:
-    """Invented GPUs of a node: how many, of which profile, and the DRA driver's feature gates.
-
-    With `plugin` they are offered by the device plugin instead of DRA, and the node has the labels of GPU feature
-    discovery.
-    """
-
-    count: int = 0
-    profile: str = "h100-80gb"
-    gates: Mapping[str, bool] = field(default_factory=dict)
-    plugin: DevicePluginConfig | None = None
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A running node: what tests and the command line hold."""
+class Node:
+    """A running node."""
 
     instance: Instance
     record: Record
     programs: Mapping[str, Path]
+
+    @property
+    def name(self) -> str:
+        """As Kubernetes calls it."""
+        return self.instance.node_name
 
     @property
     def kubeconfig(self) -> Path:
@@ -109,211 +90,141 @@ class Cluster:
 
     def set_gpus(self, gpus: Gpus) -> None:
         """Start, change or (with a count of 0) stop the invented GPUs, and wait until the node offers them."""
-        path, offered = self.instance.daemons / f"{GPU_DAEMON}.json", self.gpu_plugin / "offered.json"
         if not gpus.count:
-            for name in (GPU_DAEMON, MEMORY_DAEMON):
-                (self.instance.daemons / f"{name}.json").unlink(missing_ok=True)
-            self.record.init.hang_up()
             self._forget_gpus()
             return
-        wanted = _gpu_daemon(self, gpus)
-        if not path.exists() or json.loads(path.read_text()) != wanted:
+        offered, wanted = self.gpu_plugin / "offered.json", gpu_daemons(self.instance, gpus)
+        if any(self._spec(name) != each for name, each in wanted.items()):
             offered.unlink(missing_ok=True)
-            write_daemons(self.instance.daemons, {MEMORY_DAEMON: _memory_daemon(self.instance), GPU_DAEMON: wanted})
+            write_daemons(self.instance.daemons, wanted)
             self.record.init.hang_up()
-        _wait_for(self.instance, f"{gpus.count} invented GPUs", offered.exists)
+        wait_for(self.instance, f"{gpus.count} invented GPUs", offered.exists)
+
+    def stop_kubelet(self) -> None:
+        """Stop the kubelet: the node becomes NotReady, and its containers run on."""
+        self._move_kubelet(self.instance.daemons, self._stopped)
+        wait_for(self.instance, "the kubelet's end", lambda: "kubelet" not in self.daemons())
+
+    def start_kubelet(self) -> None:
+        """Start it again, and wait until the node is Ready."""
+        self._move_kubelet(self._stopped, self.instance.daemons)
+        wait_for(self.instance, "the kubelet", lambda: bool(self.daemons().get("kubelet", {}).get("pid")))
+        wait_until_ready(self)
+
+    @property
+    def _stopped(self) -> Path:
+        return self.instance.folder / "stopped"
+
+    def _move_kubelet(self, source: Path, target: Path) -> None:
+        target.mkdir(exist_ok=True)
+        if (source / "kubelet.json").exists():
+            (source / "kubelet.json").replace(target / "kubelet.json")
+        self.record.init.hang_up()
+
+    def daemons(self) -> dict[str, dict[str, Any]]:
+        """What became of each daemon by now: its `pid` in the node (None while it does not run), `starts`, `ended`."""
+        report: dict[str, dict[str, Any]] = json.loads(self.instance.status.read_text())
+        return report
+
+    def _spec(self, daemon: str) -> Any:
+        path = self.instance.daemons / f"{daemon}.json"
+        return json.loads(path.read_text()) if path.exists() else None
 
     def _forget_gpus(self) -> None:
-        node = self.instance.node_name
-        self.kubectl("delete", "resourceslices", f"--field-selector=spec.nodeName={node}")
-        labels = json.loads(self.kubectl("get", "node", node, "-o", "json"))["metadata"]["labels"]
+        for daemon in (GPU_DAEMON, MEMORY_DAEMON):
+            (self.instance.daemons / f"{daemon}.json").unlink(missing_ok=True)
+        self.record.init.hang_up()
+        self.kubectl("delete", "resourceslices", f"--field-selector=spec.nodeName={self.name}")
+        labels = json.loads(self.kubectl("get", "node", self.name, "-o", "json"))["metadata"]["labels"]
         if stale := [f"{each}-" for each in labels if each.startswith(LABEL_PREFIX)]:
-            self.kubectl("label", "node", node, *stale)
+            self.kubectl("label", "node", self.name, *stale)
 
 
-def up(name: str, gpus: Gpus | None = None, progress: Progress | None = None) -> Cluster:
-    """Bring the named node up, or take the running one as it is; then set its GPUs, if any are named.
+@dataclass(frozen=True)
+class Joining:
+    """What a node needs to know of the cluster that it joins: its first node's addresses, its API server, its keys."""
 
-    Returns when the node is Ready and its DNS answers. Raises ClusterError with the end of a log where it does not.
-    """
-    shown = progress or Progress(quiet=True)
-    instance = Instance(name)
-    check_node(shown)
-    programs = binaries(*NODE_SETS, progress=shown)
-    with exclusive(_lock(instance), f"changes the cluster {name}", shown):
-        cluster = running(instance, programs) or _start(instance, programs, shown)
-        if gpus is not None:
-            with shown.step(f"offering {gpus.count} invented GPUs ({gpus.profile})"):
-                cluster.set_gpus(gpus)
-    return cluster
+    cluster: Addresses
+    authority: Authority
 
+    @property
+    def server(self) -> str:
+        return f"https://{self.cluster.node}:{API_PORT}"
 
-def running(instance: Instance, programs: Mapping[str, Path] | None = None) -> Cluster | None:
-    """The instance's node, if it is up and its API server is ready."""
-    found = record.load(instance)
-    if not (found and found.alive and instance.kubeconfig.exists()):
-        return None
-    if not init.answers(f"https:{Addresses(found.network).node}:{API_PORT}/readyz"):
-        return None
-    return Cluster(instance, found, programs or binaries(*NODE_SETS))
+    @property
+    def ready(self) -> str:
+        return f"https:{self.cluster.node}:{API_PORT}/readyz"
 
 
-def down(name: str) -> list[str]:
-    """Take the named node down and remove all it left but its logs and images; returns what was found."""
-    instance = Instance(name)
-    with exclusive(_lock(instance), f"changes the cluster {name}"):
-        return _remove(instance)
-
-
-def _lock(instance: Instance) -> Path:
-    """Held by whoever brings the instance up or down."""
-    return instance.folder / "lock"
-
-
-def _remove(instance: Instance) -> list[str]:
+def remove(instance: Instance) -> list[str]:
+    """End the node and remove all it left but its logs and images; returns what was found."""
     found = remove_leftovers(instance)
-    for folder in (instance.node, instance.daemons, instance.pki, instance.folder / "etcd"):
+    for folder in (instance.node, instance.daemons, instance.folder / "stopped"):
         shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
-def _start(instance: Instance, programs: Mapping[str, Path], progress: Progress) -> Cluster:
-    if found := _remove(instance):
-        progress.say(f"removed what an earlier run left: {', '.join(found)}")
-    archives = busybox_archives(progress)
+@contextmanager
+def namespaces(instance: Instance, progress: Progress) -> Iterator[Record]:
+    """An instance's node, so far without a daemon. What is done in the block makes it one, or it is removed again."""
     shutil.rmtree(instance.logs, ignore_errors=True)
     for folder in (instance.node / "files" / "cni", instance.daemons, instance.logs):
         folder.mkdir(parents=True, exist_ok=True)
     instance.status.unlink(missing_ok=True)
     with lease() as store, progress.step(f"starting the node {instance.node_name}"):
         try:
-            started = _start_namespaces(instance, store)
-            addresses = Addresses(started.network)
-            _hand_over_daemons(instance, addresses, programs)
-            started.init.hang_up()
-            cluster = Cluster(instance, started, programs)
-            _make_ready(cluster, archives)
+            yield start_namespaces(instance, store)
         except BaseException:
             remove_leftovers(instance)
             raise
-    return cluster
 
 
-def _start_namespaces(instance: Instance, store: Lease) -> Record:
-    """The first process in its namespaces, and the cable to it."""
-    (instance.folder / "setup.json").write_text(json.dumps(_set_up(instance, store)))
-    make_cgroup(instance.tag)
-    command = ["unshare", "--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
-    command += [sys.executable, "-I", "-S", init.__file__, str(instance.folder)]
-    with (instance.logs / "init.log").open("ab") as log:
-        waiter = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[store.lock.fileno()],
-            start_new_session=True,
-        )
-    with exclusive(MACHINE_LOCK, "starts a node"):
-        first = _child_of(instance, waiter)
-        addresses = choose(taken_networks())
-        started = Record(first, Process.of(waiter.pid) or first, addresses.number, store.name)
-        record.save(instance, started)
-        lay_cable(instance.tag, first.pid, addresses)
-    return started
-
-
-def _set_up(instance: Instance, store: Lease) -> list[list[str]]:
-    """Mounts of the node: private places where daemons would otherwise write to the machine's own."""
-    for place in PRIVATE:
-        Path(place).mkdir(parents=True, exist_ok=True)
-    private = [["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", place] for place in ("/run", *PRIVATE)]
-    folders = ["mkdir", "-p", str(NODE), str(STORE), str(CDI), "/run/containerd", "/run/netns", "/run/lock"]
-    return [
-        ["mount", "--make-rshared", "/"],  # pods may then ask for mounts that propagate; the machine is not reached
-        *private,
-        folders,
-        ["mount", "--bind", str(instance.node), str(NODE)],
-        ["mount", "--bind", str(store.folder), str(STORE)],
-    ]
-
-
-def _child_of(instance: Instance, waiter: subprocess.Popen[bytes]) -> Process:
-    """The process that `unshare` forked: the first of the namespaces, seen from outside."""
-    deadline = time.monotonic() + 10
-    children = Path(f"/proc/{waiter.pid}/task/{waiter.pid}/children")
-    while waiter.poll() is None and time.monotonic() < deadline:
-        for pid in children.read_text().split():
-            process = Process.of(int(pid))
-            if process and init.__file__ in Path(f"/proc/{pid}/cmdline").read_text():
-                return process
-        time.sleep(0.005)
-    waiter.kill()  # its child, if there is one by now, is killed with it
-    raise failed(instance.logs, "init", "the node's namespaces could not be made")
-
-
-def _hand_over_daemons(instance: Instance, addresses: Addresses, programs: Mapping[str, Path]) -> None:
-    plan = ControlPlanePlan(
-        programs=programs,
-        pki=instance.pki,
-        logs=instance.logs,
-        state=instance.folder,
-        address=addresses.node,
-        port=API_PORT,
-        service_cidr=str(addresses.services),
-        reaches_kubelets=True,
-    )
-    authority = issue_control_plane(plan, (f"IP:{addresses.node}", f"IP:{addresses.kubernetes_service}"))
-    _issue_node(authority, plan.server, instance, addresses)
-    instance.kubeconfig.write_text(authority.kubeconfig("admin", plan.server, instance.name))
-    instance.kubeconfig.chmod(0o600)
-    for name, content in node_files(_facts(instance, addresses)).items():
-        (instance.node / "files" / name).write_text(content)
-    node_plan = NodePlan(
-        programs, instance.pki, instance.logs, NODE / "files", instance.node_name, addresses.node, plan.ready
-    )
-    write_daemons(instance.daemons, {**control_plane_daemons(plan), **node_daemons(node_plan)})
-
-
-def _issue_node(authority: Authority, server: str, instance: Instance, addresses: Addresses) -> None:
-    node = f"system:node:{instance.node_name}"
+def prepare(instance: Instance, addresses: Addresses, joining: Joining, programs: Mapping[str, Path]) -> None:
+    """Hand the node's keys, files and daemons over. It starts them when it is told to look."""
     names = (f"IP:{addresses.node}", f"DNS:{instance.node_name}")
-    authority.issue(Identity("kubelet", node, "system:nodes", names))
-    authority.issue(Identity("kube-proxy", "system:kube-proxy"))
-    authority.issue(Identity("coredns", "coredns"))
-    authority.issue(Identity("apiserver-kubelet", "kube-apiserver-kubelet-client", "system:masters"))
-    for name in ("kubelet", "kube-proxy", "coredns", "admin"):
-        authority.write_kubeconfig(name, server, instance.name)
+    joining.authority.issue(Identity(instance.node_name, f"system:node:{instance.node_name}", "system:nodes", names))
+    joining.authority.write_kubeconfig(instance.node_name, joining.server, instance.name)
+    for name, content in node_files(_facts(instance, addresses, joining)).items():
+        (instance.node / "files" / name).write_text(content)
+    plan = NodePlan(
+        programs, instance.pki, instance.logs, NODE / "files", instance.node_name, addresses.node, joining.ready
+    )
+    daemons = node_daemons(plan)
+    if instance.index:
+        del daemons["coredns"]  # the cluster's is on the first node
+    write_daemons(instance.daemons, daemons)
 
 
-def _facts(instance: Instance, addresses: Addresses) -> NodeFacts:
+def _facts(instance: Instance, addresses: Addresses, joining: Joining) -> NodeFacts:
     plugins = cni_plugins()
     assert plugins, "check_node has made sure of them"
     return NodeFacts(
+        node_name=instance.node_name,
         node_ip=addresses.node,
         pod_cidr=str(addresses.pods),
         first_pod=addresses.first_pod,
         last_pod=addresses.last_pod,
-        dns_ip=addresses.dns_service,
+        dns_ip=joining.cluster.dns_service,
         cgroup=instance.tag,
         pki=instance.pki,
         cni_plugins=plugins,
     )
 
 
-def _make_ready(cluster: Cluster, archives: Sequence[Path]) -> None:
-    instance, node = cluster.instance, cluster.addresses.node
-    _wait_for(instance, "containerd", lambda: _succeeds(cluster.inside(cluster.programs["ctr"], "version")))
-    cluster.images.load(archives, Progress(quiet=True))
-    _wait_for(instance, "the API server", lambda: init.answers(f"https:{node}:{API_PORT}/readyz"))
-    dns = (MANIFESTS / "coredns.yaml").read_text().replace("NODE_ADDRESS", node)
-    cluster.kubectl("apply", "-f", "-", stdin=dns.replace("DNS_ADDRESS", cluster.addresses.dns_service))
-    ready = ("wait", "--for=condition=Ready", f"node/{instance.node_name}", "--timeout=1s")
-    _wait_for(instance, "the node", lambda: "condition met" in cluster.kubectl(*ready, check=False))
-    _wait_for(instance, "cluster DNS", lambda: init.answers(f"http:{node}:8181/ready"))
+def import_busybox(node: Node) -> None:
+    """The images that every node has, as soon as containerd answers."""
+    wait_for(node.instance, "containerd", lambda: succeeds(node.inside(node.programs["ctr"], "version")))
+    node.images.load(busybox_archives(Progress(quiet=True)), Progress(quiet=True))
 
 
-def _wait_for(instance: Instance, what: str, there: Callable[[], bool]) -> None:
+def wait_until_ready(node: Node) -> None:
+    """Until Kubernetes calls the node Ready."""
+    ready = ("wait", "--for=condition=Ready", f"node/{node.name}", "--timeout=1s")
+    wait_for(node.instance, f"the node {node.name}", lambda: "condition met" in node.kubectl(*ready, check=False))
+
+
+def wait_for(instance: Instance, what: str, there: Callable[[], bool]) -> None:
+    """Raise ClusterError, with the end of a log, where a node does not get as far."""
     deadline, before = time.monotonic() + READY_SECONDS, starts_of(instance.status)
     while not there():
         if not (current := record.load(instance)) or not current.alive:
@@ -325,29 +236,5 @@ def _wait_for(instance: Instance, what: str, there: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def _gpu_daemon(cluster: Cluster, gpus: Gpus) -> Spec:
-    arguments = [
-        "-m",
-        "e2e.fake_gpu",
-        f"--kubeconfig={cluster.kubeconfig}",
-        f"--node={cluster.instance.node_name}",
-        f"--kubelet-root={KUBELET_ROOT}",
-        f"--cdi={CDI}",
-        f"--count={gpus.count}",
-        f"--profile={gpus.profile}",
-        f"--feature-gates={written(gpus.gates)}",
-        *plugin_options.written(gpus.plugin),
-    ]
-    log = cluster.instance.logs / f"{GPU_DAEMON}.log"
-    return spec(
-        sys.executable, arguments, log, [f"unix:{KUBELET_ROOT}/pod-resources/kubelet.sock"], cwd=str(REPOSITORY)
-    )
-
-
-def _memory_daemon(instance: Instance) -> Spec:
-    arguments = ["-m", "e2e.fake_gpu.memory_server", str(KUBELET_ROOT / "plugins" / DRIVER)]
-    return spec(sys.executable, arguments, instance.logs / f"{MEMORY_DAEMON}.log", cwd=str(REPOSITORY))
-
-
-def _succeeds(command: Sequence[str]) -> bool:
+def succeeds(command: Sequence[str]) -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0

@@ -17,6 +17,7 @@ CLUSTER_DOMAIN = "cluster.local"
 class NodeFacts:
     """What the files depend on. Paths are those inside the node's mount namespace."""
 
+    node_name: str
     node_ip: str
     pod_cidr: str
     first_pod: str
@@ -73,8 +74,8 @@ def _kubelet(facts: NodeFacts) -> dict[str, Any]:
             "x509": {"clientCAFile": f"{facts.pki}/ca.crt"},
         },
         "authorization": {"mode": "Webhook"},
-        "tlsCertFile": f"{facts.pki}/kubelet.crt",
-        "tlsPrivateKeyFile": f"{facts.pki}/kubelet.key",
+        "tlsCertFile": f"{facts.pki}/{facts.node_name}.crt",
+        "tlsPrivateKeyFile": f"{facts.pki}/{facts.node_name}.key",
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{facts.cgroup}",
@@ -92,6 +93,7 @@ def _kubelet(facts: NodeFacts) -> dict[str, Any]:
         "imageGCHighThresholdPercent": 100,
         "healthzPort": 0,
         "nodeStatusUpdateFrequency": "5s",
+        "nodeLeaseDurationSeconds": 12,  # renewed in a quarter of it
         "syncFrequency": "10s",  # when a prepare is tried again that was refused; a minute by default
     }
 

@@ -41,9 +41,15 @@ class Authority:
         folder.chmod(0o700)
         self._config = folder / "openssl.cnf"
         self._config.write_text(CONFIG)
-        self._request(
+
+    @classmethod
+    def new(cls, folder: Path) -> Authority:
+        """Make one."""
+        made = cls(folder)
+        made._request(
             "ca", "/CN=omni-ca", ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign"]
         )
+        return made
 
     def certificate(self, name: str) -> Path:
         return self.folder / f"{name}.crt"

@@ -99,7 +99,8 @@ def remove_leftovers(instance: Instance) -> list[str]:
     if cgroups := remove_cgroup(instance.tag):
         found.append(f"{len(cgroups)} cgroups")
     instance.record.unlink(missing_ok=True)
-    instance.kubeconfig.unlink(missing_ok=True)
+    if not instance.index:
+        instance.kubeconfig.unlink(missing_ok=True)
     return found
 
 

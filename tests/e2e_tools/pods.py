@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -58,3 +59,18 @@ def event_of(cluster: Cluster, name: str, reason: str) -> str:
 def in_pod(cluster: Cluster, name: str, script: str) -> str:
     """What a script prints in a pod."""
     return cluster.kubectl("exec", name, "--", "sh", "-c", script).strip()
+
+
+def apply(cluster: Cluster, *manifests: dict[str, Any]) -> None:
+    """Apply manifests, in their order."""
+    for each in manifests:
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(each))
+
+
+def until(what: str, there: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """What `there` gives once it is something true."""
+    deadline = time.monotonic() + seconds
+    while not (found := there()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+    return found

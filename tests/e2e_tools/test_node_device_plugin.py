@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from e2e.cluster import Cluster, DevicePluginConfig, Gpus, down, up
-from tests.e2e_tools.pods import NAME, in_pod, on_our_node, pod, ready
+from tests.e2e_tools.pods import NAME, apply, in_pod, on_our_node, pod, ready, until
 
 pytestmark = on_our_node
 SLICED = DevicePluginConfig("time-slicing", 4, rename=True)
@@ -36,21 +35,8 @@ def of_resource(name: str, resource: str, count: int = 1) -> dict[str, Any]:
     return made
 
 
-def put(cluster: Cluster, *pods: dict[str, Any]) -> None:
-    for each in pods:
-        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(each))
-
-
 def node(cluster: Cluster) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(cluster.kubectl("get", "node", cluster.instance.node_name, "-o", "json"))
-    return found
-
-
-def until(what: str, there: Callable[[], Any], seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := there()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
     return found
 
 
@@ -61,7 +47,7 @@ def test_two_pods_see_the_one_gpu_of_the_node(cluster: Cluster, config: DevicePl
     assert found["status"]["allocatable"][config.resource] == str(config.replicas)
     assert found["metadata"]["labels"]["nvidia.com/gpu.sharing-strategy"] == config.sharing
     assert cluster.kubectl("get", "resourceslices", "-o", "name") == "", "a node offers its GPUs in one way"
-    put(cluster, of_resource("thinker", config.resource), of_resource("talker", config.resource))
+    apply(cluster, of_resource("thinker", config.resource), of_resource("talker", config.resource))
     ready(cluster, "thinker", "talker")
     markers = [json.loads(in_pod(cluster, name, "cat /run/invented-gpus/*.json")) for name in ("thinker", "talker")]
     assert markers[0] == markers[1]
@@ -70,7 +56,7 @@ def test_two_pods_see_the_one_gpu_of_the_node(cluster: Cluster, config: DevicePl
 
 def test_pods_under_mps_share_the_daemon_and_its_memory(cluster: Cluster) -> None:
     cluster.set_gpus(Gpus(1, "h100-80gb", plugin=SHARED))
-    put(cluster, of_resource("thinker", SHARED.resource), of_resource("talker", SHARED.resource))
+    apply(cluster, of_resource("thinker", SHARED.resource), of_resource("talker", SHARED.resource))
     ready(cluster, "thinker", "talker")
     daemon = json.loads(in_pod(cluster, "thinker", "cat $CUDA_MPS_PIPE_DIRECTORY/invented-daemon.json"))
     assert list(daemon["limits"].values()) == ["8155M"]
@@ -80,7 +66,7 @@ def test_pods_under_mps_share_the_daemon_and_its_memory(cluster: Cluster) -> Non
 
 def test_two_replicas_for_one_container_are_refused_under_mps(cluster: Cluster) -> None:
     cluster.set_gpus(Gpus(1, "h100-80gb", plugin=SHARED))
-    put(cluster, of_resource("greedy", SHARED.resource, 2))
+    apply(cluster, of_resource("greedy", SHARED.resource, 2))
 
     def refused() -> Any:
         status = json.loads(cluster.kubectl("get", "pod", "greedy", "-o", "json"))["status"]

@@ -10,6 +10,7 @@ from e2e.cluster.layout import CDI, CONTAINERD_SOCKET, KUBELET_ROOT, NODE
 from e2e.cluster.node_files import NodeFacts, node_files
 
 FACTS = NodeFacts(
+    node_name="omni-node",
     node_ip="10.244.0.1",
     pod_cidr="10.244.0.0/24",
     first_pod="10.244.0.10",

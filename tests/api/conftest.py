@@ -102,6 +102,14 @@ def wait_for(what: str, check: Callable[[], Any], seconds: float = 30.0) -> Any:
     raise AssertionError(f"not within {seconds} s: {what}")
 
 
+DEVICE_CLASS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "gpu.nvidia.com"},
+    "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]},
+}
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A control plane without nodes, with our CRD."""
@@ -111,6 +119,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         api.must("wait", "--for=condition=Established", "crd/omnimodels.omnimodel.io", "--timeout=30s")
         # Without the object, pods bound to it are collected as orphans.
         assert api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}).returncode == 0
+        assert api.apply(DEVICE_CLASS).returncode == 0
         yield kubeconfig
 
 

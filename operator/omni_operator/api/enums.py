@@ -45,6 +45,15 @@ class Enforcer(StrEnum):
     NOTHING = "nothing"
 
 
+class TimeSliceInterval(StrEnum):
+    """For how long one process computes on a time-sliced GPU until the next has its turn (NVIDIA DRA driver)."""
+
+    DEFAULT = "Default"
+    SHORT = "Short"
+    MEDIUM = "Medium"
+    LONG = "Long"
+
+
 class Placement(StrEnum):
     """Whether all slots of a replica must be GPUs of one node."""
 

@@ -17,6 +17,8 @@ COMPONENT_LABEL = f"{GROUP}/component"
 """`stage` or `front`; on pods."""
 PROCESS_LABEL = f"{GROUP}/process"
 """Process of the pipeline that a stage pod runs."""
+GROUP_LABEL = f"{GROUP}/gpu-group"
+"""Which pods are on one node for their GPUs, where the device plugin gives them; on stage pods."""
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGER = "omni-operator"
 """Field manager of every write, and value of MANAGED_BY_LABEL."""
@@ -31,6 +33,9 @@ GENERATION_ANNOTATION = f"{GROUP}/generation"
 TURN_ANNOTATION = f"{GROUP}/turn-since"
 """When a stage pod's gate was opened (RFC 3339). Written with the opening itself, and part of nothing that is
 compared."""
+DEVICE_PLUGIN_ANNOTATION = f"{GROUP}/device-plugin"
+"""What a stage pod was made for, where the device plugin gives it its GPUs: JSON, read again while the pod runs."""
+
 TURN_GATE = f"{GROUP}/gpu-turn"
 """Scheduling gate of a stage pod, opened when it is the pod's turn to start on its GPUs."""
 

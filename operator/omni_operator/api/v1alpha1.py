@@ -21,6 +21,7 @@ from omni_operator.api.enums import (
     Placement,
     SharingBackend,
     SharingStrategy,
+    TimeSliceInterval,
 )
 from omni_operator.api.quantities import (
     AMOUNT_PATTERN,
@@ -160,10 +161,18 @@ class SharingSpec(Resource):
     strategy: SharingStrategy | None = Field(
         None,
         description="MPS: NVIDIA MPS with a memory limit per process. TimeSlicing: they take turns, no limit. None: "
-        "one process per GPU. Auto or missing: MPS where a slot is shared by several processes, otherwise None.",
+        "one process per GPU. Auto or missing, as sglang-omni's own mps: auto: MPS where several processes of one GPU "
+        "each share a slot, TimeSlicing where only a tensor-parallel one meets another, otherwise None.",
     )
     backend: SharingBackend | None = Field(
-        None, description="DRA or DevicePlugin. Auto or missing: DRA where the cluster has the device class."
+        None,
+        description="DRA or DevicePlugin. Auto or missing: DRA where the cluster has the device class, otherwise "
+        "DevicePlugin where nodes advertise its GPUs.",
+    )
+    interval: TimeSliceInterval | None = Field(
+        None,
+        description="TimeSlicing over DRA only: for how long a process computes until the next has its turn. Needs the "
+        "driver's feature gate TimeSlicingSettings. Missing: the driver's own, which needs no gate.",
     )
     multi_user: bool | None = Field(
         None,
@@ -189,10 +198,16 @@ class GpusSpec(Resource):
         None, description="The same as an amount, for cards that the catalogue lacks; true size, such as 81559Mi."
     )
     selector: Annotated[str, StringConstraints(min_length=1, max_length=10240)] | None = Field(
-        None, description="CEL expression over a device, as in a ResourceClaim, that every slot's GPU must meet."
+        None,
+        description="DRA only: CEL expression over a device, as in a ResourceClaim, that every slot's GPU must meet.",
     )
     device_class_name: ShortText | None = Field(
-        None, description="DeviceClass of the GPUs. Missing means gpu.nvidia.com."
+        None, description="DRA only: DeviceClass of the GPUs. Missing means gpu.nvidia.com."
+    )
+    resource_name: ShortText | None = Field(
+        None,
+        description="DevicePlugin only: extended resource of the GPUs, or of parts of them. Missing: nvidia.com/gpu, "
+        "or nvidia.com/gpu.shared where GPUs are shared and nodes call it so.",
     )
     placement: Placement | None = Field(
         None, description="SameNode or missing: all slots of a replica on one node. AnyNode: slots may be on several."

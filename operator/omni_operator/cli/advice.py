@@ -139,6 +139,20 @@ def _mps_unavailable(model: LiveModel) -> Advice:
     )
 
 
+def _time_slicing_unavailable(model: LiveModel) -> Advice:
+    return Advice(
+        "Turn on the TimeSlicingSettings feature gate of NVIDIA's DRA driver, or remove gpus.sharing.interval.",
+        ("kubectl get deviceclasses,resourceslices",),
+    )
+
+
+def _not_advertised(model: LiveModel) -> Advice:
+    return Advice(
+        "Install NVIDIA's DRA driver or its device plugin, or ask for what the nodes offer.",
+        ("kubectl get deviceclasses,resourceslices", "kubectl get nodes -L nvidia.com/gpu.sharing-strategy"),
+    )
+
+
 def _scaled_to_zero(model: LiveModel) -> Advice:
     return Advice("Raise spec.replicas.", (f"kubectl scale omnimodel {model.name} --replicas=1",))
 
@@ -177,6 +191,8 @@ _BY_MODEL_REASON: Mapping[str, Callable[[LiveModel], Advice]] = {
     Reason.NAME_TAKEN: _name_taken,
     Reason.WRITE_REFUSED: _write_refused,
     Reason.MPS_UNAVAILABLE: _mps_unavailable,
+    Reason.TIME_SLICING_UNAVAILABLE: _time_slicing_unavailable,
+    Reason.RESOURCE_NOT_ADVERTISED: _not_advertised,
     Reason.SCALED_TO_ZERO: _scaled_to_zero,
     Reason.FRONT_NOT_READY: _front_not_ready,
     "NotSeen": _not_seen,

@@ -77,6 +77,8 @@ SERVICES = Kind("v1", "services")
 NETWORK_POLICIES = Kind("networking.k8s.io/v1", "networkpolicies")
 CLAIMS = Kind("resource.k8s.io/v1", "resourceclaims")
 SLICES = Kind("resource.k8s.io/v1", "resourceslices", namespaced=False)
+DEVICE_CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
+NODES = Kind("v1", "nodes", namespaced=False)
 EVENTS = Kind("events.k8s.io/v1", "events")
 CORE_EVENTS = Kind("v1", "events")
 """The same objects; only here can they be chosen by the object that they are about."""

@@ -127,6 +127,7 @@ def _pod(pod: Manifest) -> ObservedPod:
         hash=(meta.get("annotations") or {}).get(names.HASH_ANNOTATION, ""),
         generation=_integer(meta, "annotations", names.GENERATION_ANNOTATION),
         claim=next((row.get("resourceClaimName") for row in spec.get("resourceClaims") or []), None),
+        plugin=(meta.get("annotations") or {}).get(names.DEVICE_PLUGIN_ANNOTATION),
         node=spec.get("nodeName"),
         phase=status.get("phase", "Pending"),
         gated=gated,

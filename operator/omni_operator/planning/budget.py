@@ -42,6 +42,7 @@ REFUSING: tuple[Rule, ...] = (
     sharing.plugin_parts,
     sharing.mps_clients,
     sharing.compute_percentage_needs_mps,
+    sharing.interval_needs_time_slicing,
     slots.pod_names_distinct,
     model.weights_within_budget,
 )

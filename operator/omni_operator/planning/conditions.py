@@ -18,7 +18,7 @@ from omni_operator.planning.faults import GroupRestart, delay, held_until
 from omni_operator.planning.layout import Layout, Problem, Severity, SlotUse, Stage, refused
 from omni_operator.planning.measured import kept
 from omni_operator.planning.observed import FRONT, Device, Observed, ObservedPod
-from omni_operator.planning.refusals import mps_refused, refusal_words
+from omni_operator.planning.refusals import driver_refusal, refusal_words
 from omni_operator.planning.rollout import Rendered, serves, turn
 from omni_operator.planning.rules.sharing import enforced_by
 from omni_operator.planning.starting import PLACEMENT_GRACE, being_freed, late, late_words, misplaced
@@ -115,7 +115,7 @@ def status(
     serving = [target for target in targets if serves(target, observed)]
     verdicts = {
         ConditionType.ACCEPTED: _accepted(layout, problems),
-        ConditionType.SCHEDULED: _scheduled(layout, targets, observed, history, now),
+        ConditionType.SCHEDULED: _not_advertised(problems) or _scheduled(layout, targets, observed, history, now),
         ConditionType.SHARING_READY: _sharing_ready(layout, targets, observed),
         ConditionType.STAGES_READY: _stages_ready(stages),
     }
@@ -188,6 +188,12 @@ def _accepted(layout: Layout, problems: tuple[Problem, ...]) -> Verdict:
     return Verdict(ConditionStatus.TRUE, Reason.ACCEPTED, f"{len(layout.stages)} stages fit {where}.{warnings}")
 
 
+def _not_advertised(problems: tuple[Problem, ...]) -> Verdict | None:
+    """What the cluster lacks for pods that have no node yet."""
+    lacking = [problem for problem in problems if problem.reason is Reason.RESOURCE_NOT_ADVERTISED]
+    return Verdict(ConditionStatus.FALSE, lacking[0].reason, str(lacking[0])[:MAX_MESSAGE]) if lacking else None
+
+
 def _scheduled(
     layout: Layout,
     targets: tuple[ReplicaTarget, ...],
@@ -239,14 +245,16 @@ def _without_node(layout: Layout, target: ReplicaTarget, observed: Observed) -> 
 
 
 def _sharing_ready(layout: Layout, targets: tuple[ReplicaTarget, ...], observed: Observed) -> Verdict:
-    if not layout.shared_slots():
+    if not layout.divided_slots():
         return Verdict(ConditionStatus.TRUE, Reason.SHARING_READY, "No GPU is shared.")
-    sharing = [pod for target in targets for pod in target.pods if set(pod.slots) & set(layout.shared_slots())]
+    sharing = [pod for target in targets for pod in target.pods if set(pod.slots) & set(layout.divided_slots())]
     started = [pod for pod in sharing if (seen := observed.pods.get(pod.name)) and seen.ready and not seen.deleting]
-    refused = next((seen for pod in sharing if mps_refused(seen := observed.pods.get(pod.name))), None)
-    if refused is not None:
-        message = refusal_words(refused).removeprefix(f"{Reason.MPS_UNAVAILABLE}: ")
-        return Verdict(ConditionStatus.FALSE, Reason.MPS_UNAVAILABLE, f"{refused.name}: {message}"[:MAX_MESSAGE])
+    for pod in sharing:
+        seen = observed.pods.get(pod.name)
+        known = driver_refusal(seen)
+        if seen is not None and known is not None:
+            message = refusal_words(seen).removeprefix(f"{known.reason}: ")
+            return Verdict(ConditionStatus.FALSE, known.reason, f"{pod.name}: {message}"[:MAX_MESSAGE])
     for pod in sharing:
         if problem := _mps_problem(layout, pod, observed.pods.get(pod.name)):
             message = problem.removeprefix(f"{Reason.MPS_NOT_ATTACHED}: ")
@@ -261,7 +269,7 @@ def _sharing_ready(layout: Layout, targets: tuple[ReplicaTarget, ...], observed:
 
 def _how_shared(layout: Layout) -> str:
     """In which way, and who keeps whom within its share. Under MPS a stage is ready only while attached."""
-    shared = set(layout.shared_slots())
+    shared = set(layout.divided_slots())
     by: dict[Enforcer, list[str]] = {}
     for stage in layout.stages:
         enforcer = enforced_by(layout, stage)
@@ -390,7 +398,7 @@ def _state(
         return "Gated", _gate_reason(target, pod, observed, now)
     if seen.restarts or seen.exit_code is not None:
         return "Restarting", _exit_reason(seen)
-    if mps_refused(seen):
+    if driver_refusal(seen):
         return "Failed", refusal_words(seen)[:MAX_MESSAGE]
     if late(pod, seen, now):
         return "Failed", late_words(pod, seen)[:MAX_MESSAGE]
@@ -426,12 +434,13 @@ def _slot_rows(target: ReplicaTarget, layout: Layout, observed: Observed) -> Ite
     for slot in layout.slots:
         use = SlotUse(layout, slot)
         device = devices.get(f"slot{slot}")
+        there = [seen.node for pod in target.pods if slot in pod.slots and (seen := observed.pods.get(pod.name))]
         yield SlotStatus(
             slot=slot,
             replica=target.index,
             uuid=device.uuid if device else None,
             product=device.product if device else None,
-            node=device.node if device else None,
+            node=device.node if device else next((node for node in there if node), None),
             capacity=format_bytes(device.memory) if device and device.memory else None,
             given_away=format_percent(use.total),
             stages=[stage.name for stage in use.stages],

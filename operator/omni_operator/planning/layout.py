@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import lcm
 from typing import Any, Generic, TypeVar
 
-from omni_operator.api.enums import Placement, SharingBackend, SharingStrategy
+from omni_operator.api.enums import Placement, SharingBackend, SharingStrategy, TimeSliceInterval
 from omni_operator.api.quantities import Amount, Budget, Share
 from omni_operator.api.reasons import Reason
 from omni_operator.catalogue import Card, ModelSize
@@ -89,7 +89,18 @@ class DevicePlugin:
     replicas: int | None = None
     """Into how many the plugin divides each GPU (`sharing.mps.replicas` or `sharing.timeSlicing.replicas`)."""
     one_gpu_nodes: bool = False
-    """Whether every node has one GPU only, so that two pods of a node are sure to meet on it."""
+    """Whether the pods' nodes have one GPU only, so that two pods of a node are sure to meet on it."""
+    resource: str = "nvidia.com/gpu"
+    """Extended resource by which a GPU, or a part of one, is asked for."""
+    sharing: str = "none"
+    """How the plugin shares each GPU: `none`, `mps` or `time-slicing`."""
+    memory_known: bool = False
+    """Whether its nodes are labelled with the memory of their GPUs."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether what is asked for is a part of a GPU."""
+        return self.sharing != "none"
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,8 @@ class Layout:
     strategy: SharingStrategy = SharingStrategy.MPS
     backend: SharingBackend = SharingBackend.DRA
     multi_user: bool = False
+    interval: TimeSliceInterval | None = None
+    """For how long a process computes until the next has its turn, where that was said."""
     placement: Placement = Placement.SAME_NODE
     process_local_edges: tuple[tuple[str, str], ...] = ()
     apart: tuple[tuple[str, str], ...] = ()
@@ -171,6 +184,10 @@ class Layout:
     def shared_slots(self) -> tuple[int, ...]:
         """Slots that several processes use."""
         return tuple([slot for slot, use in self.uses.items() if len(use.processes) > 1])
+
+    def divided_slots(self) -> tuple[int, ...]:
+        """Slots whose GPU others may use too: the shared ones, or all where the device plugin gives parts of GPUs."""
+        return self.slots if self.on_device_plugin and self.device_plugin.shared else self.shared_slots()
 
 
 class Severity(StrEnum):

@@ -47,6 +47,8 @@ class ObservedPod:
     generation: int
     claim: str | None = None
     """The ResourceClaim that it names."""
+    plugin: str | None = None
+    """What it was made for on the device plugin, as JSON."""
     node: str | None = None
     phase: str = "Pending"
     gated: bool = False

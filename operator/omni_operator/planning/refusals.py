@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from omni_operator.api.reasons import Reason
@@ -15,14 +16,47 @@ from omni_operator.planning.observed import ObservedPod
 
 PATIENCE = timedelta(seconds=15)
 """A claim is prepared and a container made within this time, where nothing is wrong and the image is there."""
-NO_MPS = re.compile(
-    r"""unknown\ GPU\ sharing\ strategy:\ MPS\b
-    | "MPS"\ is\ selected\ as\ the\ GPU\ sharing\ strategy,\ but
-    | "MPSSupport"\ feature\ gate\ is\ not\ enabled""",
-    re.VERBOSE,
+
+
+@dataclass(frozen=True)
+class DriverRefusal:
+    """Why NVIDIA's DRA driver does not prepare a claim: by what words it is known, and what would help."""
+
+    words: re.Pattern[str]
+    reason: Reason
+    remedy: str
+
+
+REFUSALS = (
+    DriverRefusal(
+        re.compile(
+            r"""unknown\ GPU\ sharing\ strategy:\ MPS\b
+            | "MPS"\ is\ selected\ as\ the\ GPU\ sharing\ strategy,\ but
+            | "MPSSupport"\ feature\ gate\ is\ not\ enabled""",
+            re.VERBOSE,
+        ),
+        Reason.MPS_UNAVAILABLE,
+        "turn on the feature gate MPSSupport of NVIDIA's DRA driver, or set spec.gpus.sharing.strategy to TimeSlicing",
+    ),
+    DriverRefusal(
+        re.compile(r"MPS (sharing )?is not (yet )?supported when .*(consumable shares|DynamicMIG)"),
+        Reason.MPS_UNAVAILABLE,
+        "turn off the feature gate ConsumableShares (or DynamicMIG) of NVIDIA's DRA driver, which excludes MPS, or set "
+        "spec.gpus.sharing.strategy to TimeSlicing",
+    ),
+    DriverRefusal(
+        re.compile(
+            r"""unknown\ GPU\ sharing\ strategy:\ TimeSlicing\b
+            | "TimeSlicing"\ is\ selected\ as\ the\ GPU\ sharing\ strategy,\ but
+            | "TimeSlicingSettings"\ feature\ gate\ is\ not\ enabled""",
+            re.VERBOSE,
+        ),
+        Reason.TIME_SLICING_UNAVAILABLE,
+        "turn on the feature gate TimeSlicingSettings of NVIDIA's DRA driver, or remove spec.gpus.sharing.interval: "
+        "plain time-slicing needs no gate",
+    ),
 )
-"""What NVIDIA's DRA driver answers while its gate is off: the first up to release 25.8, the others later."""
-REMEDY = "turn on the feature gate MPSSupport of NVIDIA's DRA driver, or set spec.gpus.sharing.strategy to TimeSlicing"
+"""By the driver's words while a gate is off: the first of them up to release 25.8, the others later."""
 
 
 def waits_for_kubelet(pod: ObservedPod) -> bool:
@@ -48,13 +82,14 @@ def look_again(pods: Iterable[ObservedPod], now: datetime) -> timedelta | None:
     return min(fresh, default=PATIENCE)
 
 
-def mps_refused(pod: ObservedPod | None) -> bool:
-    """Whether the driver does not offer MPS."""
-    return pod is not None and NO_MPS.search(pod.refusal) is not None
+def driver_refusal(pod: ObservedPod | None) -> DriverRefusal | None:
+    """Why the driver does not offer what was asked, where we know its words."""
+    if pod is None or not pod.refusal:
+        return None
+    return next((each for each in REFUSALS if each.words.search(pod.refusal)), None)
 
 
 def refusal_words(pod: ObservedPod) -> str:
     """kubelet's words, begun by our reason and the remedy where we know them."""
-    if mps_refused(pod):
-        return f"{Reason.MPS_UNAVAILABLE}: {REMEDY}. The driver says: {pod.refusal}"
-    return pod.refusal
+    known = driver_refusal(pod)
+    return f"{known.reason}: {known.remedy}. The driver says: {pod.refusal}" if known is not None else pod.refusal

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from omni_operator.api.enums import DeviceKind, Placement, SharingBackend, SharingStrategy
+from omni_operator.api.enums import DeviceKind, Placement, SharingBackend, SharingStrategy, TimeSliceInterval
 from omni_operator.api.quantities import GIB, MIB, Budget, QuantityError, parse_amount, parse_budget, parse_percent
 from omni_operator.api.reasons import Reason
 from omni_operator.catalogue import (
@@ -27,6 +27,7 @@ from omni_operator.catalogue import (
     model_sizes,
     pipelines,
 )
+from omni_operator.planning.cluster import DRIVER, Surroundings, Wish, on_cluster
 from omni_operator.planning.layout import DEFAULT_STARTUP_TIMEOUT, Layout, Problem, Severity, Stage
 from omni_operator.planning.rules.wording import closest
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 MIG_DEVICE_CLASS = "mig.nvidia.com"
 """Device class of NVIDIA's DRA driver for MIG slices."""
+
+ANYWHERE = Surroundings()
+"""A place that has whatever is asked for."""
 
 T = TypeVar("T")
 
@@ -74,7 +78,7 @@ class _Problems:
         return None
 
 
-def resolve(spec: OmniModelSpec) -> Resolution:
+def resolve(spec: OmniModelSpec, surroundings: Surroundings = ANYWHERE) -> Resolution:
     """The layout of one pipeline replica of `spec`."""
     problems = _Problems()
     gpus = spec.gpus
@@ -89,22 +93,38 @@ def resolve(spec: OmniModelSpec) -> Resolution:
     if chosen is None or problems.fatal:
         return Resolution(None, tuple(problems.found))
     pipeline, variant = chosen
+    sharing = gpus.sharing if gpus is not None else None
     layout = Layout(
         pipeline=pipeline.name,
         variant=variant.name,
         stages=stages,
         card=card,
         limit=limit,
-        strategy=SharingStrategy((gpus and gpus.sharing and gpus.sharing.strategy) or "Auto"),
-        backend=SharingBackend((gpus and gpus.sharing and gpus.sharing.backend) or "Auto"),
-        multi_user=bool(gpus and gpus.sharing and gpus.sharing.multi_user),
+        strategy=SharingStrategy((sharing and sharing.strategy) or "Auto"),
+        multi_user=bool(sharing and sharing.multi_user),
+        interval=TimeSliceInterval(sharing.interval) if sharing and sharing.interval else None,
         placement=Placement((gpus and gpus.placement) or "SameNode"),
         process_local_edges=variant.process_local_edges,
         apart=variant.apart,
         together=variant.together,
         size=_size_of(spec, pipeline),
     )
-    return Resolution(_with_concrete_sharing(layout), tuple(problems.found))
+    layout, found = on_cluster(_with_concrete_strategy(layout), _wish(spec), surroundings)
+    return Resolution(layout, (*problems.found, *found))
+
+
+def _wish(spec: OmniModelSpec) -> Wish:
+    gpus = spec.gpus
+    if gpus is None:
+        return Wish()
+    only = {"spec.gpus.selector": gpus.selector, "spec.gpus.deviceClassName": gpus.device_class_name}
+    return Wish(
+        backend=SharingBackend((gpus.sharing and gpus.sharing.backend) or "Auto"),
+        device_class=gpus.device_class_name or DRIVER,
+        resource=gpus.resource_name,
+        node_labels=(spec.scheduling and spec.scheduling.node_selector) or {},
+        dra_only=tuple(name for name, value in only.items() if value is not None),
+    )
 
 
 def _size_of(spec: OmniModelSpec, pipeline: Pipeline) -> ModelSize | None:
@@ -125,14 +145,16 @@ def parse_duration(text: str) -> int:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def _with_concrete_sharing(layout: Layout) -> Layout:
-    """Auto becomes MPS where a slot is shared by several processes, otherwise None."""
-    strategy, backend = layout.strategy, layout.backend
-    if strategy is SharingStrategy.AUTO:
-        strategy = SharingStrategy.MPS if layout.shared_slots() else SharingStrategy.NONE
-    if backend is SharingBackend.AUTO:
-        backend = SharingBackend.DRA
-    return replace(layout, strategy=strategy, backend=backend)
+def _with_concrete_strategy(layout: Layout) -> Layout:
+    """Auto is resolved as sglang-omni's own `mps: auto` does (0.1.9, `mps/runtime.py`): a GPU has MPS from the second
+    process on that uses no other GPU; a tensor-parallel one does not count. What is shared otherwise takes turns."""
+    if layout.strategy is not SharingStrategy.AUTO:
+        return layout
+    slots_of = {name: {slot for stage in stages for slot in stage.slots} for name, stages in layout.processes().items()}
+    for use in layout.uses.values():
+        if sum(len(slots_of[process]) == 1 for process in use.processes) > 1:
+            return replace(layout, strategy=SharingStrategy.MPS)
+    return replace(layout, strategy=SharingStrategy.TIME_SLICING if layout.shared_slots() else SharingStrategy.NONE)
 
 
 def _pipeline_of(model: ModelSource) -> tuple[Pipeline, Variant]:

@@ -28,6 +28,7 @@ def _replica(
     owner: Owner, spec: OmniModelSpec, layout: Layout, settings: Settings, target: ReplicaTarget
 ) -> tuple[Child, ...]:
     gpus = spec.gpus or GpusSpec()
-    claims = [resource_claim(owner, layout, gpus, target.index, group) for group in target.groups]
+    groups = () if layout.on_device_plugin else target.groups
+    claims = [resource_claim(owner, layout, gpus, target.index, group) for group in groups]
     stages = [stage_pod(owner, spec, layout, settings, pod) for pod in target.pods]
     return (*claims, *stages, front_pod(owner, spec, layout, settings, target))

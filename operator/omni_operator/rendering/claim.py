@@ -6,18 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from omni_operator.api import names
-from omni_operator.api.enums import SharingStrategy
 from omni_operator.api.quantities import MIB
 from omni_operator.api.v1alpha1 import GpusSpec
+from omni_operator.planning.cluster import DRIVER
 from omni_operator.planning.layout import Layout
 from omni_operator.planning.observed import ChildKind
 from omni_operator.planning.rollout import Child
 from omni_operator.planning.rules.sharing import mps_limit
 from omni_operator.planning.targets import GroupTarget, joined_slots
 from omni_operator.rendering.template import Owner, child
-
-DRIVER = "gpu.nvidia.com"
-"""NVIDIA's DRA driver, and the name of its device class for whole GPUs."""
 
 
 def request_name(slot: int) -> str:
@@ -49,32 +46,37 @@ def _request(slot: int, layout: Layout, gpus: GpusSpec) -> dict[str, Any]:
 
 
 def _sharing_config(layout: Layout, group: GroupTarget) -> Iterator[dict[str, Any]]:
-    """MPS needs a config entry. Time-slicing is what a shared claim does without one.
+    """How the shared slots of a group are shared. Time-slicing is what a shared claim does without an entry.
 
     An entry has one MPS daemon, and two daemons in one container collide: so there is one for each set of slots that
     some process sees together.
     """
-    if layout.strategy is not SharingStrategy.MPS:
-        return
     shared = set(layout.shared_slots())
     for joined in joined_slots(layout):
         if not shared & set(joined) or not set(joined) <= set(group.slots):
             continue
-        limits = [
-            limit // MIB
-            for use in (layout.uses[slot] for slot in joined)
-            for process in use.processes
-            if (limit := mps_limit(layout, use, process)) is not None
-        ]
-        mps = {"defaultPinnedDeviceMemoryLimit": f"{max(limits)}Mi"} if limits else {}
-        yield {
-            "requests": [request_name(slot) for slot in joined],
-            "opaque": {
-                "driver": DRIVER,
-                "parameters": {
-                    "apiVersion": "resource.nvidia.com/v1beta1",
-                    "kind": "GpuConfig",
-                    "sharing": {"strategy": "MPS", **({"mpsConfig": mps} if mps else {})},
-                },
-            },
-        }
+        if layout.mps:
+            yield _config(joined, {"strategy": "MPS", **_daemon_settings(layout, joined)})
+        elif layout.interval is not None:
+            sliced = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": str(layout.interval)}}
+            yield _config(joined, sliced)
+
+
+def _daemon_settings(layout: Layout, joined: tuple[int, ...]) -> dict[str, Any]:
+    """The largest limit of a process is the daemon's default; each container's environment tightens it to its own."""
+    limits = [
+        limit // MIB
+        for use in (layout.uses[slot] for slot in joined)
+        for process in use.processes
+        if (limit := mps_limit(layout, use, process)) is not None
+    ]
+    settings: dict[str, Any] = {"defaultPinnedDeviceMemoryLimit": f"{max(limits)}Mi"} if limits else {}
+    return {"mpsConfig": settings} if settings else {}
+
+
+def _config(slots: tuple[int, ...], sharing: dict[str, Any]) -> dict[str, Any]:
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
+    return {
+        "requests": [request_name(slot) for slot in slots],
+        "opaque": {"driver": DRIVER, "parameters": parameters},
+    }

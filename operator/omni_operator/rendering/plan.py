@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from omni_operator.api.reasons import Reason
 from omni_operator.api.v1alpha1 import OmniModelSpec
 from omni_operator.planning.budget import check_model
+from omni_operator.planning.cluster import Surroundings
 from omni_operator.planning.conditions import Subject
 from omni_operator.planning.layout import Layout, Problem, refused
-from omni_operator.planning.resolve import resolve
+from omni_operator.planning.resolve import ANYWHERE, resolve
 from omni_operator.planning.rollout import Rendered
 from omni_operator.planning.targets import ReplicaTarget, replica_target
 from omni_operator.rendering import Owner, Settings, endpoint_port, render
@@ -31,14 +32,16 @@ class Plan:
     subject: Subject
 
 
-def plan_for(model: Mapping[str, Any], settings: Settings) -> Plan | tuple[Problem, ...]:
+def plan_for(
+    model: Mapping[str, Any], settings: Settings, surroundings: Surroundings = ANYWHERE
+) -> Plan | tuple[Problem, ...]:
     """The whole plan of an OmniModel as the API has it, or the problems for which it is refused. Pure."""
     try:
         spec = OmniModelSpec.model_validate(model["spec"])
     except ValidationError as error:
         return tuple(_invalid(error))
     meta = model["metadata"]
-    resolution = resolve(spec)
+    resolution = resolve(spec, surroundings)
     problems = check_model(meta["name"], resolution)
     layout = resolution.layout
     if layout is None or refused(problems):

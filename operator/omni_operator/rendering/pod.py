@@ -132,7 +132,7 @@ def pod_config(spec: OmniModelSpec, owner: Owner, layout: Layout, replica: int, 
 def sharing_of(layout: Layout, process: str) -> Sharing:
     """How the pod of a process shares its GPUs. `None` where it has them to itself, under MPS too."""
     slots = {slot for stage in layout.processes().get(process, ()) for slot in stage.slots}
-    return Sharing(str(layout.strategy)) if slots & set(layout.shared_slots()) else Sharing.NONE
+    return Sharing(str(layout.strategy)) if slots & set(layout.divided_slots()) else Sharing.NONE
 
 
 def supervisor_port() -> Mapping[str, int]:

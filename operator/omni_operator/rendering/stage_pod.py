@@ -8,11 +8,13 @@ from typing import Any
 from omni_operator.api import names
 from omni_operator.api.quantities import MIB
 from omni_operator.api.v1alpha1 import OmniModelSpec, StageSpec
+from omni_operator.planning.cluster import remembered
 from omni_operator.planning.layout import Layout
 from omni_operator.planning.observed import STAGE, ChildKind
 from omni_operator.planning.rollout import Child
 from omni_operator.planning.rules.sharing import mps_limit
 from omni_operator.planning.targets import PodTarget
+from omni_operator.rendering.device_plugin import affinity, group_label, with_gpus
 from omni_operator.rendering.pod import CLAIM, Container, pod_config, pod_spec, supervisor_port
 from omni_operator.rendering.template import Owner, Settings, child
 from omni_stage.contract import Role, Sharing
@@ -23,26 +25,33 @@ def stage_pod(owner: Owner, spec: OmniModelSpec, layout: Layout, settings: Setti
     config = pod_config(spec, owner, layout, pod.replica, Role.STAGE, pod.process)
     under_mps = config.sharing is Sharing.MPS
     overrides = [s for s in spec.stages or [] if s.name in {stage.name for stage in pod.stages}]
+    resources = _resources(overrides)
     container = Container(
         name="stage",
         ports=supervisor_port(),
         env=(*_mps_env(layout, pod, under_mps), *_user_env(overrides)),
-        resources=_resources(overrides),
-        slots=pod.slots,
+        resources=with_gpus(resources, layout, pod) if layout.on_device_plugin else resources,
+        slots=() if layout.on_device_plugin else pod.slots,
         as_root=under_mps and not layout.multi_user,
         own_shm=not under_mps,
     )
     body = pod_spec(spec, owner, settings, container, pod.name)
-    if pod.group is not None:
-        # Pods on the CPU name the claim too: so they land on the replica's node, and see no GPU.
-        body["resourceClaims"] = [{"name": CLAIM, "resourceClaimName": pod.group}]
-        body["schedulingGates"] = [{"name": names.TURN_GATE}]
     labels = {
         names.REPLICA_LABEL: str(pod.replica),
         names.COMPONENT_LABEL: STAGE,
         names.PROCESS_LABEL: pod.process,
     }
     annotations = {names.POD_CONFIG_ANNOTATION: config.to_json()}
+    if pod.group is not None and layout.on_device_plugin:
+        group = group_label(owner, pod.group)
+        labels |= group
+        annotations[names.DEVICE_PLUGIN_ANNOTATION] = remembered(layout.device_plugin)
+        body["affinity"] = affinity(layout, group)
+    elif pod.group is not None:
+        # Pods on the CPU name the claim too: so they land on the replica's node, and see no GPU.
+        body["resourceClaims"] = [{"name": CLAIM, "resourceClaimName": pod.group}]
+    if pod.group is not None:
+        body["schedulingGates"] = [{"name": names.TURN_GATE}]
     return child(ChildKind.POD, pod.name, owner, body, labels, annotations)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from omni_operator.kube.client import OMNI_MODELS, Client, KubeError
+from omni_operator.kube.offers import Offers
 from omni_operator.kube.stage_pages import StagePages
 from omni_operator.rendering import Settings
 from omni_operator.runtime.metrics import Metrics
@@ -52,6 +53,9 @@ class Controller:
     queue: KeyQueue[Key] = field(default_factory=KeyQueue)
     pages: StagePages = field(default_factory=StagePages)
 
+    def __post_init__(self) -> None:
+        self.offers = Offers(self.client)
+
     async def run(self) -> None:
         """Work until cancelled."""
         self.metrics.watch_queue(lambda: len(self.queue), self.queue.oldest_age)
@@ -74,7 +78,9 @@ class Controller:
         result = "error"
         try:
             tell = self.queue.failures(key) >= TELL_AFTER_FAILURES
-            done = await reconcile(self.client, key.namespace, key.name, self.settings, self.clock, tell, self.pages)
+            done = await reconcile(
+                self.client, key.namespace, key.name, self.settings, self.clock, tell, self.pages, self.offers
+            )
             result = "ok"
             self.queue.forget(key)
             self._record(key, done)

@@ -15,9 +15,11 @@ from omni_operator.kube.apply import carry_out, relabel, write_status
 from omni_operator.kube.client import Client, KubeError, Manifest
 from omni_operator.kube.events import EventType, emit
 from omni_operator.kube.observe import Snapshot, observe
+from omni_operator.kube.offers import Offers
 from omni_operator.kube.refusals import with_refusals
 from omni_operator.kube.stage_pages import StagePages
 from omni_operator.planning import measured, refusals, starting
+from omni_operator.planning.cluster import Surroundings, in_use, settled
 from omni_operator.planning.conditions import refused_status, restart_history, status, with_restarts, with_write_failure
 from omni_operator.planning.drift import Repairs, repairs
 from omni_operator.planning.faults import Groups, groups
@@ -60,6 +62,7 @@ async def reconcile(
     clock: Clock,
     tell: bool = False,
     pages: StagePages | None = None,
+    offers: Offers | None = None,
 ) -> Pass | None:
     """Bring the cluster one step nearer. None: the OmniModel is gone or going. Raises KubeError.
 
@@ -70,7 +73,7 @@ async def reconcile(
     if snapshot is None or "deletionTimestamp" in snapshot.model["metadata"]:
         return None
     previous = _previous_status(snapshot.model)
-    plan = plan_for(snapshot.model, settings)
+    plan = plan_for(snapshot.model, settings, await _surroundings(snapshot, offers or Offers(client)))
     if not isinstance(plan, Plan):
         subject = subject_of(snapshot.model, None)
         wanted = refused_status(subject, plan, snapshot.observed, previous, clock())
@@ -120,6 +123,13 @@ def _look_again(plan: Plan, observed: Observed, whole: Groups, now: datetime) ->
         whole.look_again,
     )
     return min((moment for moment in moments if moment is not None), default=None)
+
+
+async def _surroundings(snapshot: Snapshot, offers: Offers) -> Surroundings:
+    """The cluster is asked what it offers only while some pod has yet to find its node."""
+    pods = snapshot.observed.pods.values()
+    known = in_use(pods)
+    return known if settled(pods) else replace(known, cluster=await offers.cluster())
 
 
 async def _finish(

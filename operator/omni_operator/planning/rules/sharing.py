@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_operator.api.enums import Enforcer, Placement
+from omni_operator.api.enums import Enforcer, Placement, SharingStrategy
 from omni_operator.api.quantities import MIB, format_bytes
 from omni_operator.api.reasons import Reason
 from omni_operator.planning.estimate_need import CUDA_CONTEXT
@@ -101,10 +101,24 @@ def enforced_by(layout: Layout, stage: Stage) -> Enforcer | None:
     """Who keeps a stage within its share; None for a stage without one. MPS limits the clients of a shared GPU."""
     if stage.budget is None or not stage.slots:
         return None
-    shared = [slot for slot in stage.slots if slot in layout.shared_slots()]
+    shared = [slot for slot in stage.slots if slot in layout.divided_slots()]
     if any(mps_limit(layout, layout.uses[slot], stage.process) is not None for slot in shared):
         return Enforcer.MPS
     return Enforcer.ENGINE if stage.engine and stage.keeps_share else Enforcer.NOTHING
+
+
+def interval_needs_time_slicing(layout: Layout) -> Problems:
+    """A time slice can be set through NVIDIA's DRA driver alone, and where GPUs are time-sliced."""
+    if layout.interval is None or (layout.strategy is SharingStrategy.TIME_SLICING and not layout.on_device_plugin):
+        return
+    sliced = layout.strategy is SharingStrategy.TIME_SLICING
+    how = f"the backend is {layout.backend}" if sliced else f"the strategy is {layout.strategy}"
+    yield Problem(
+        Reason.SHARING_UNSUPPORTED,
+        f"spec.gpus.sharing.interval is set, and {how}.",
+        "spec.gpus.sharing.interval",
+        remedy="Remove interval, or use backend DRA." if sliced else "Remove interval, or use strategy TimeSlicing.",
+    )
 
 
 def shares_enforced(layout: Layout) -> Problems:

@@ -9,6 +9,7 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from omni_operator.api.v1alpha1 import OmniModelStatus
+from omni_operator.planning.observed import ObservedPod
 from omni_operator.runtime.metrics import Metrics
 
 STATUS = OmniModelStatus.model_validate(
@@ -27,6 +28,7 @@ STATUS = OmniModelStatus.model_validate(
         ],
         "gpus": [{"slot": 0, "replica": 0, "uuid": "GPU-1", "givenAway": "94.5%", "stages": ["thinker"]}],
         "stages": [{"name": "thinker", "replica": 0, "pod": "m-0-thinker", "state": "Ready", "restarts": 3}],
+        "groupRestarts": [{"replica": 0, "restarts": 2, "lastRestart": "2026-11-29T12:00:00Z", "reason": "GpuFault"}],
     }
 )
 UNITS = ("seconds", "bytes", "ratio")
@@ -39,6 +41,7 @@ def metrics() -> Metrics:
     found.watch_queue(lambda: 2, lambda: 1.5)
     found.watch_calls(lambda: 7)
     found.statuses.keep("ns", "m", STATUS)
+    found.statuses.started("ns", "m", [ObservedPod("m-0-thinker", "u", 0, "stage", "thinker", "h", 1)] * 4)
     found.reconcile_seconds.labels("ok").observe(0.05)
     found.writes.labels("apply").inc(3)
     return found
@@ -77,6 +80,8 @@ def test_statuses_are_counted_and_a_deleted_one_leaves_nothing(metrics: Metrics)
     model = {"namespace": "ns", "omnimodel": "m", "replica": "0"}
     assert value(metrics, "gpu_budget_ratio", **model, slot="0", gpu="GPU-1") == 0.945
     assert value(metrics, "stage_restarts_total", **model, stage="thinker") == 3
+    assert value(metrics, "stage_starts_total", **model, process="thinker") == 4
+    assert value(metrics, "group_restarts_total", **model) == 2
     for name in ("m", "other", "never-there"):
         metrics.statuses.keep("ns", name, None)
     text = generate_latest(metrics.registry).decode()

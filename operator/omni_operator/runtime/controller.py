@@ -106,6 +106,7 @@ class Controller:
         if done is None:
             return
         step, repairs = done.step, done.repairs
+        self.metrics.statuses.started(key.namespace, key.name, step.open_gates)
         written = {
             "apply": len(step.apply),
             "remove": len(step.removals),

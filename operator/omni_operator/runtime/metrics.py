@@ -7,7 +7,7 @@ many OmniModels there are, and a deleted one leaves no series behind.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from omni_operator.api.v1alpha1 import OmniModelStatus
+from omni_operator.planning.observed import ObservedPod
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, that nobody reads
 
@@ -33,6 +34,8 @@ class Sample:
     """(replica, slot, GPU's uuid, share of the planned card that is given away)"""
     restarts: tuple[tuple[str, str, int], ...]
     """(replica, stage, container restarts)"""
+    group_restarts: tuple[tuple[str, int], ...]
+    """(replica, restarts of all its stage pods together)"""
 
     @staticmethod
     def of(status: OmniModelStatus) -> Sample:
@@ -40,6 +43,7 @@ class Sample:
             tuple((str(c.type), str(c.status)) for c in status.conditions or []),
             tuple((str(g.replica), str(g.slot), g.uuid or "", _ratio(g.given_away)) for g in status.gpus or []),
             tuple((str(s.replica), s.name, s.restarts) for s in status.stages or []),
+            tuple((str(g.replica), g.restarts) for g in status.group_restarts or []),
         )
 
 
@@ -55,13 +59,19 @@ class Statuses(Collector):
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, str], Sample] = {}
+        self._starts: dict[tuple[str, str], Tally[tuple[str, str]]] = {}
 
     def keep(self, namespace: str, name: str, status: OmniModelStatus | None) -> None:
         """None: there is no such OmniModel any more."""
         if status is None:
             self._samples.pop((namespace, name), None)
+            self._starts.pop((namespace, name), None)
         else:
             self._samples[namespace, name] = Sample.of(status)
+
+    def started(self, namespace: str, name: str, pods: Iterable[ObservedPod]) -> None:
+        """The turn of these pods came."""
+        self._starts.setdefault((namespace, name), Tally()).update((str(pod.replica), pod.process) for pod in pods)
 
     def collect(self) -> Iterator[Metric]:
         """Called when metrics are asked for."""
@@ -78,6 +88,16 @@ class Statuses(Collector):
             "Restarts of the container that runs a stage.",
             labels=["namespace", "omnimodel", "replica", "stage"],
         )
+        groups = CounterMetricFamily(
+            f"{PREFIX}_group_restarts",
+            "Restarts of all stage pods of a replica together, counted anew after an hour without one.",
+            labels=["namespace", "omnimodel", "replica"],
+        )
+        starts = CounterMetricFamily(
+            f"{PREFIX}_stage_starts",
+            "Pods of a process of the pipeline whose turn to start on their GPUs came.",
+            labels=["namespace", "omnimodel", "replica", "process"],
+        )
         tally: Tally[tuple[str, str]] = Tally()
         for key, sample in list(self._samples.items()):
             tally.update(sample.conditions)
@@ -85,9 +105,13 @@ class Statuses(Collector):
                 budget.add_metric([*key, replica, slot, gpu], ratio)
             for replica, stage, count in sample.restarts:
                 restarts.add_metric([*key, replica, stage], count)
+            for replica, count in sample.group_restarts:
+                groups.add_metric([*key, replica], count)
+            for (replica, process), count in self._starts.get(key, Tally()).items():
+                starts.add_metric([*key, replica, process], count)
         for labels, number in tally.items():
             models.add_metric(labels, number)
-        yield from (models, budget, restarts)
+        yield from (models, budget, restarts, groups, starts)
 
 
 class _Calls(Collector):

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,21 @@ NAMESPACE = "omni-system"
 T = TypeVar("T")
 
 
+DOCKERFILES = {
+    "operator": "operator/Dockerfile",
+    "stage": "stage_image/Dockerfile",
+    "puppet": "e2e/puppet/Dockerfile",
+}
+"""Of the images that a cluster may be asked to have."""
+
+
 @dataclass(frozen=True)
 class Images:
-    """Names by which the cluster knows our two images."""
+    """Names by which the cluster knows our images."""
 
     operator: str
     stage: str
+    puppet: str
     operator_digest: str = ""
     """Content of the operator's image, so that the same name with other content is rolled out."""
 
@@ -74,33 +83,37 @@ class Target:
         return done.stdout
 
 
-def target(progress: Progress, name: str = DEFAULT_NAME, gpus: Gpus | None = None) -> Target:
-    """A cluster that has both images: the user's where KUBECONFIG is set, otherwise ours, built and started."""
+def target(
+    progress: Progress,
+    name: str = DEFAULT_NAME,
+    gpus: Gpus | None = None,
+    images: Sequence[str] = ("operator", "stage"),
+) -> Target:
+    """A cluster that has these images: the user's where KUBECONFIG is set, otherwise ours, built and started."""
     external = external_kubeconfig()
     if external is not None:
-        return _external(external)
+        return _external(external, images)
     cluster = up(name, gpus or Gpus(2, "h100-80gb", {"MPSSupport": True}), progress)
     builder = Builder(progress=progress)
-    recipes = [RECIPES["operator"], RECIPES["stage"]]
-    digests = [builder.build(recipe) for recipe in recipes]
-    load(cluster, builder.layout, recipes, progress)
+    digests = {each: builder.build(RECIPES[each]) for each in images}
+    load(cluster, builder.layout, [RECIPES[each] for each in images], progress)
     programs = binaries(progress=progress)
-    images = Images(RECIPES["operator"].name, RECIPES["stage"].name, digests[0])
-    return Target(cluster.kubeconfig, programs["kubectl"], programs["helm"], images)
+    names = {each: RECIPES[each].name for each in DOCKERFILES}
+    digest = digests.get("operator", "")
+    return Target(cluster.kubeconfig, programs["kubectl"], programs["helm"], Images(**names, operator_digest=digest))
 
 
-def _external(kubeconfig: Path) -> Target:
+def _external(kubeconfig: Path, needed: Sequence[str]) -> Target:
     found = {name: shutil.which(name) for name in ("kubectl", "helm")}
     for name, path in found.items():
         if path is None:
             raise ClusterError(f"{name} is not on the PATH", f"install {name}, or unset KUBECONFIG to use our cluster")
-    images = {name: os.environ.get(f"OMNI_{name.upper()}_IMAGE", "") for name in ("operator", "stage")}
-    for name, image in images.items():
-        if not image:
+    images = {name: os.environ.get(f"OMNI_{name.upper()}_IMAGE", "") for name in DOCKERFILES}
+    for name in needed:
+        if not images[name]:
             raise ClusterError(
                 f"KUBECONFIG is set, but OMNI_{name.upper()}_IMAGE is not",
-                f"build {'operator' if name == 'operator' else 'stage_image'}/Dockerfile, push it where your cluster "
-                "can pull it, and name it there",
+                f"build {DOCKERFILES[name]}, push it where your cluster can pull it, and name it there",
             )
     return Target(kubeconfig, Path(str(found["kubectl"])), Path(str(found["helm"])), Images(**images))
 

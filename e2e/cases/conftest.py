@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,19 +17,27 @@ from e2e.cluster import Gpus, Progress, down, external_kubeconfig
 from e2e.deploy import ROOT, Target, install, target, wait_for
 
 Manifest = dict[str, Any]
-INSTANCE = "e2e"
+INSTANCE = os.environ.get("OMNI_CLUSTER", "e2e")
+GPUS = Gpus(2, "h100-80gb", {"MPSSupport": True})
 CHILDREN = ("pods", "resourceclaims", "services", "networkpolicies")
 
 
 @pytest.fixture(scope="session")
-def installed() -> Iterator[Target]:
-    """OMNI_KEEP=1 leaves our cluster up for a look afterwards."""
+def operator() -> Iterator[Target]:
+    """The operator and the puppet image. OMNI_KEEP=1 leaves our cluster up for a look afterwards."""
     progress = Progress()
-    on = target(progress, INSTANCE, Gpus(2, "h100-80gb", {"MPSSupport": True}))
+    on = target(progress, INSTANCE, GPUS, ("operator", "puppet"))
     install(on, progress)
     yield on
     if external_kubeconfig() is None and not os.environ.get("OMNI_KEEP"):
         down(INSTANCE)
+
+
+@pytest.fixture(scope="session")
+def installed(operator: Target) -> Target:
+    """The operator and the stage image, whose first build takes minutes."""
+    target(Progress(), INSTANCE, GPUS, ("stage",))
+    return operator
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,13 @@ class Space:
     def wait(self, what: str, check: Callable[[], Any], seconds: float) -> Any:
         return wait_for(what, check, seconds, self.look)
 
+    def never(self, what: str, check: Callable[[], Any], seconds: float) -> None:
+        """Look for so long; raises AssertionError when `check` gives something true."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert not check(), f"{what}\n{self.look()}"
+            time.sleep(0.5)
+
     def wait_ready(self, name: str, seconds: float = 420.0) -> None:
         self.wait(f"{name} is Ready", lambda: self.condition(name, "Ready").get("status") == "True", seconds)
 
@@ -85,11 +101,19 @@ def module_space(installed: Target) -> Iterator[Space]:
     yield from _space(installed)
 
 
+@pytest.fixture
+def stage(operator: Target) -> Iterator[Space]:
+    """For puppets."""
+    yield from _space(operator)
+
+
 def _space(on: Target) -> Iterator[Space]:
     name = f"case-{uuid.uuid4().hex[:6]}"
     on.kubectl("create", "namespace", name)
     yield Space(on, name)
-    on.kubectl("delete", "namespace", name, "--timeout=180s")
+    # First the models, so that their GPUs are free for the next case: a namespace's own end waits out grace periods.
+    on.kubectl("delete", "omnimodels", "--all", "-n", name, "--cascade=foreground", "--timeout=180s")
+    on.kubectl("delete", "namespace", name, "--wait=false")
 
 
 def example(name: str, **spec: Any) -> Manifest:

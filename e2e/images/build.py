@@ -54,6 +54,7 @@ RECIPES = {
     for each in (
         BASE,
         Recipe("operator", "operator/Dockerfile"),
+        Recipe("puppet", "e2e/puppet/Dockerfile"),
         Recipe("stage", STAGE, {"LOCK": "stage_image/requirements-cpu.txt"}),
         Recipe("stage-gpu", STAGE, {"LOCK": "stage_image/requirements-gpu.txt"}, on_request=True),
     )

@@ -1,0 +1,144 @@
+"""How a stage ends decides what restarts: its container, all on its GPUs in order, or nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+
+import pytest
+
+from e2e.cases.conftest import INSTANCE, Manifest, Space
+from e2e.cases.puppets import (
+    NAME,
+    PROCESSES,
+    applied,
+    changed,
+    claims,
+    env,
+    order,
+    pods,
+    puppets,
+    ready,
+    restarts,
+    since,
+    uids,
+)
+from e2e.cluster import Instance, external_kubeconfig, running
+
+pytestmark = pytest.mark.node
+
+STAGES = frozenset(f"0-{process}" for process in PROCESSES)
+
+
+def row_says(space: Space, stage: str, *words: str) -> Manifest | None:
+    row = space.stages(NAME).get(stage, {})
+    return row if all(word in row.get("reason", "") for word in words) else None
+
+
+def reasons(space: Space) -> dict[str, str]:
+    return {name: row.get("reason", "") for name, row in space.stages(NAME).items()}
+
+
+def test_what_a_restart_may_cure_restarts_in_place_and_no_neighbour_does(stage: Space) -> None:
+    slow = env(PUPPET_READY_AFTER="4")
+    rows = [{"name": name, "env": slow} for name in ("thinker", "talker", "decode")]
+    rows[0]["startupTimeout"] = "10s"
+    applied(stage, puppets(rows))
+    ready(stage)
+    before = uids(pods(stage))
+    orders = {"thinker": "exit-lost\nnever-ready", "talker": "exit-lost", "decode": "exit-peer-lost"}
+    for name, text in orders.items():
+        order(stage, f"{NAME}-0-{name}", text)
+    for name, words in {
+        "talker": ("exit code 73", "the puppet was told to end"),
+        "decode": ("exit code 74", "was not taken over"),
+        "thinker": ("StageStartTimeout", "exit code 75", "not ready within 10 s"),
+    }.items():
+        stage.wait(f"the status says how {name} ended", lambda: row_says(stage, name, *words), 40)  # noqa: B023
+    ready(stage)
+    after = pods(stage)
+    assert uids(after) == before
+    told = {name: row["restarts"] for name, row in stage.stages(NAME).items()}
+    assert told == {"preprocessing": 0, "thinker": 2, "talker": 1, "decode": 1}
+    assert restarts(after) == {**{f"0-{name}": count for name, count in told.items()}, "0--front": 0}
+    assert not stage.model(NAME)["status"].get("groupRestarts")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("exit-out-of-budget", 71, ("OutOfBudget", "CUDA out of memory")),
+        ("exit-bad-config", 78, ("BadConfig", "the puppet was told to find this wrong")),
+    ],
+)
+def test_what_a_restart_would_only_repeat_is_said_and_not_tried_again(
+    stage: Space, text: str, code: int, words: tuple[str, ...]
+) -> None:
+    applied(stage, puppets())
+    ready(stage)
+    before = uids(pods(stage))
+    order(stage, f"{NAME}-0-talker", text)
+    stage.wait("the stage failed", lambda: row_says(stage, "talker", f"exit code {code}", *words), 30)
+    stage.never("it starts again", lambda: stage.stages(NAME)["talker"]["state"] == "Ready", 15)
+    assert stage.stages(NAME)["talker"]["state"] == "Failed"
+    condition = stage.condition(NAME, "Ready")
+    assert (condition["status"], condition["reason"]) == ("False", words[0])
+    assert changed(before, uids(pods(stage))) <= {"0-talker"}
+    assert sum(restarts(pods(stage)).values()) <= 1
+
+
+def test_a_fault_of_the_gpu_restarts_all_on_it_in_order_and_nothing_else(stage: Space) -> None:
+    slow = env(PUPPET_READY_AFTER="2")
+    applied(stage, puppets([{"name": name, "env": slow} for name in ("thinker", "talker")], replicas=2))
+    ready(stage)
+    before, claims_before = uids(pods(stage)), uids(claims(stage))
+    order(stage, f"{NAME}-0-talker", "exit-cuda-fault")
+    restarted(stage, before, "exit code 72", "an illegal memory access")
+    assert uids(claims(stage)) == claims_before
+
+
+@pytest.mark.skipif(external_kubeconfig() is not None, reason="kills a container from its node")
+def test_a_stage_that_is_killed_under_mps_restarts_all_on_its_gpu(stage: Space) -> None:
+    slow = env(PUPPET_READY_AFTER="2")
+    applied(stage, puppets([{"name": name, "env": slow} for name in ("thinker", "talker")]))
+    ready(stage)
+    found = pods(stage)
+    kill(found["0-thinker"])
+    restarted(stage, uids(found), "exit code 137", "killed under MPS")
+
+
+def kill(pod: Manifest) -> None:
+    """SIGKILL to all in the pod's container, as for want of memory."""
+    cluster = running(Instance(INSTANCE))
+    assert cluster is not None
+    container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+    command = cluster.inside(
+        cluster.programs["ctr"], "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", container
+    )
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def restarted(space: Space, before: Mapping[str, str], *words: str) -> None:
+    """The group of replica 0 restarted, once, in order, for a reason in these words."""
+    space.wait("the group goes", lambda: space.model(NAME)["status"].get("groupRestarts"), 30)
+    ready(space)
+    after = pods(space)
+    assert changed(before, uids(after)) == STAGES
+    [told] = space.model(NAME)["status"]["groupRestarts"]
+    assert (told["replica"], told["restarts"]) == (0, 1)
+    for word in words:
+        assert word in told["reason"]
+    assert since(after["0-talker"], "PodScheduled") >= since(after["0-thinker"], "Ready")
+    assert not any(restarts(after).values())
+
+
+def test_a_stage_that_flaps_does_not_drag_its_neighbours_down(stage: Space) -> None:
+    applied(stage, puppets())
+    ready(stage)
+    before = uids(pods(stage))
+    order(stage, f"{NAME}-0-talker", "exit-lost\nexit-lost\nexit-lost")
+    stage.wait("three restarts", lambda: stage.stages(NAME)["talker"]["restarts"] == 3, 90)
+    ready(stage)
+    found = pods(stage)
+    assert uids(found) == before
+    assert {name: count for name, count in restarts(found).items() if count} == {"0-talker": 3}

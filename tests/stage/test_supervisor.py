@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -17,8 +18,9 @@ import pytest
 
 from omni_stage.contract import HOLD_VARIABLE, ExitCode, PodConfig, Sharing
 
-from .pods import Pod, alive, eventually, stage_config, tiny_config
+from .pods import SOURCE, Pod, alive, eventually, stage_config, tiny_config
 
+ROOT = Path(__file__).parents[2]
 ENGINE = Path(__file__).with_name("fake_engine.py")
 MAX_RESIDENT = 40 << 20
 
@@ -223,6 +225,29 @@ def test_sigterm_stops_the_engine_and_ends_with_zero(start: Starter) -> None:
     pod = start("ready", "sleep")
     pod.wait_state("ready")
     assert pod.stop() == ExitCode.DRAINED
+
+
+@pytest.mark.parametrize("dockerfile", ["stage_image/Dockerfile", "e2e/puppet/Dockerfile"])
+def test_sigterm_before_the_supervisor_listens_is_not_lost(start: Starter, dockerfile: str, tmp_path: Path) -> None:
+    [line] = [line for line in (ROOT / dockerfile).read_text().splitlines() if line.startswith("ENTRYPOINT")]
+    blocked = json.loads(line.removeprefix("ENTRYPOINT "))[:2]
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(1)")
+    pod = start(f"children={tmp_path}", "ready", "sleep")
+    pod.end()
+    pod.command = [*blocked, *pod.command]
+    (tmp_path / "pids").unlink(missing_ok=True)
+    pod.start(PYTHONPATH=f"{tmp_path}:{SOURCE}")
+    eventually(lambda: is_blocked(pod.pid, signal.SIGTERM), 5)
+    assert pod.stop() == ExitCode.DRAINED
+    assert not (tmp_path / "pids").exists(), "no engine is started for a pod that is to stop"
+
+
+def is_blocked(pid: int, number: int) -> None:
+    """Raises OSError until a process has this signal blocked."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    mask = int(next(line for line in lines if line.startswith("SigBlk")).split()[1], 16)
+    if not mask >> (number - 1) & 1:
+        raise OSError("not yet")
 
 
 def test_a_pod_that_drains_is_not_ready(start: Starter) -> None:

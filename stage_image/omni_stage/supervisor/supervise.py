@@ -19,6 +19,7 @@ from omni_stage.supervisor.engine_process import EngineProcess, adopt_orphans
 from omni_stage.supervisor.status import Status
 
 TICK_SECONDS = 0.5
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EXTRA_GRACE_SECONDS = 3.0
 """After the drain time an engine gets so long to stop before its group is killed."""
 SILENT_SECONDS = 360.0
@@ -64,7 +65,9 @@ class Supervisor:
         self._listen_for_signals()
         with selectors.DefaultSelector() as selector:
             selector.register(self._wakeups, selectors.EVENT_READ)
-            if self.hold:
+            if self.asked_to_stop:
+                pass  # before there was anything to stop: the loop below ends it
+            elif self.hold:
                 self.status.update(state=StageState.LOADING, detail=f"held at loading by {HOLD_VARIABLE}")
             else:
                 self.deadlines.start = time.monotonic() + self.config.startup_timeout_seconds
@@ -84,8 +87,11 @@ class Supervisor:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._on_stop_signal)
+        # The image starts this process with SIGTERM blocked: the kernel would drop one that comes to PID 1 before it has
+        # a handler, as when the kubelet restarts a container of a pod that is going, and the whole grace period passes.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _on_stop_signal(self, *_: object) -> None:
         """Only note it: a handler runs in the middle of anything, also where the status is locked."""

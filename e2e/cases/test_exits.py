@@ -64,29 +64,6 @@ def test_what_a_restart_may_cure_restarts_in_place_and_no_neighbour_does(stage: 
     assert not stage.model(NAME)["status"].get("groupRestarts")
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "words"),
-    [
-        ("exit-out-of-budget", 71, ("OutOfBudget", "CUDA out of memory")),
-        ("exit-bad-config", 78, ("BadConfig", "the puppet was told to find this wrong")),
-    ],
-)
-def test_what_a_restart_would_only_repeat_is_said_and_not_tried_again(
-    stage: Space, text: str, code: int, words: tuple[str, ...]
-) -> None:
-    applied(stage, puppets())
-    ready(stage)
-    before = uids(pods(stage))
-    order(stage, f"{NAME}-0-talker", text)
-    stage.wait("the stage failed", lambda: row_says(stage, "talker", f"exit code {code}", *words), 30)
-    stage.never("it starts again", lambda: stage.stages(NAME)["talker"]["state"] == "Ready", 15)
-    assert stage.stages(NAME)["talker"]["state"] == "Failed"
-    condition = stage.condition(NAME, "Ready")
-    assert (condition["status"], condition["reason"]) == ("False", words[0])
-    assert changed(before, uids(pods(stage))) <= {"0-talker"}
-    assert sum(restarts(pods(stage)).values()) <= 1
-
-
 def test_a_fault_of_the_gpu_restarts_all_on_it_in_order_and_nothing_else(stage: Space) -> None:
     slow = env(PUPPET_READY_AFTER="2")
     applied(stage, puppets([{"name": name, "env": slow} for name in ("thinker", "talker")], replicas=2))

@@ -3,6 +3,8 @@
 Environment, of each start of the container:
     PUPPET_READY_AFTER  seconds until it says that it is ready; missing: at once
     PUPPET_AT_START     an order that it obeys at each start, before it is ready
+    PUPPET_SIZES        `WEIGHTS ACTIVATIONS` in GiB: measure the GPU, load, profile and size a KV cache, as vLLM does,
+                        each step taking PUPPET_READY_AFTER; missing: take the whole budget, on each GPU
 
 Orders, one a line, in the file `/tmp/puppet` of a running container, or for the next one: the folder outlives a
 container. A line is taken out before it is obeyed, so that three lines `exit-lost` end three containers.
@@ -10,7 +12,7 @@ container. A line is taken out before it is obeyed, so that three lines `exit-lo
                         end as an engine would that had this happen, and let the supervisor find out
     never-ready         say nothing, ever: a start that hangs
     hang                the same of an engine that was ready
-    hold BYTES          say that it holds this much GPU memory
+    alloc BYTES         take more memory, on its first GPU
 """
 
 from __future__ import annotations
@@ -59,19 +61,15 @@ def ready_after() -> float:
 
 def obey(order: str) -> None:
     """Raises SystemExit or ConfigError for an order to end; returns after one that is done."""
-    name, _, value = order.partition(" ")
-    if name in LAST_WORDS:
-        print(LAST_WORDS[name], file=sys.stderr, flush=True)
+    if order in LAST_WORDS:
+        print(LAST_WORDS[order], file=sys.stderr, flush=True)
         raise SystemExit(1)
-    if name == "exit-peer-lost":
+    if order == "exit-peer-lost":
         report.send(Report(failure=FailureKind.PEER_LOST, detail="request r1 was not taken over"))
         raise SystemExit(1)
-    if name in ("never-ready", "hang"):
+    if order in ("never-ready", "hang"):
         while True:
             time.sleep(3600)
-    if name == "hold":
-        report.send(Report(memory_bytes=int(value)))
-    elif name == "exit-bad-config":
+    if order == "exit-bad-config":
         raise ConfigError("stages.puppet.engine_args: the puppet was told to find this wrong")
-    else:
-        raise ConfigError(f"the puppet knows no order {order!r}")
+    raise ConfigError(f"the puppet knows no order {order!r}")

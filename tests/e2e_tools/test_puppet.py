@@ -13,7 +13,8 @@ import pytest
 from omni_stage.contract import Device, ExitCode, PodConfig
 from tests.stage.pods import SOURCE, Pod, stage_config, tiny_config
 
-PUPPET = Path(__file__).parents[2] / "e2e" / "puppet"
+ROOT = Path(__file__).parents[2]
+PUPPET = ROOT / "e2e" / "puppet"
 Starter = Callable[..., Pod]
 
 
@@ -22,10 +23,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the Dockerfile copies, where it copies it."""
     folder = tmp_path_factory.mktemp("lib")
     shutil.copytree(SOURCE / "omni_stage", folder / "omni_stage", ignore=shutil.ignore_patterns("__pycache__"))
-    places = {"strings.py": "strings.py", "engine.py": "engine/__main__.py", "front.py": "front/__main__.py"}
-    for source, target in places.items():
-        shutil.copyfile(PUPPET / source, folder / "omni_stage" / target)
-        assert f"COPY e2e/puppet/{source} /opt/omni/lib/omni_stage/{target}\n" in (PUPPET / "Dockerfile").read_text()
+    for line in (PUPPET / "Dockerfile").read_text().splitlines():
+        if line.startswith("COPY e2e/"):
+            *sources, target = line.split()[1:]
+            for source in sources:
+                place = folder / target.removeprefix("/opt/omni/lib/")
+                place = place / Path(source).name if target.endswith("/") else place
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / source, place)
     return folder
 
 

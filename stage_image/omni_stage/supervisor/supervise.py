@@ -65,9 +65,7 @@ class Supervisor:
         self._listen_for_signals()
         with selectors.DefaultSelector() as selector:
             selector.register(self._wakeups, selectors.EVENT_READ)
-            if self.asked_to_stop:
-                pass  # before there was anything to stop: the loop below ends it
-            elif self.hold:
+            if self.hold:
                 self.status.update(state=StageState.LOADING, detail=f"held at loading by {HOLD_VARIABLE}")
             else:
                 self.deadlines.start = time.monotonic() + self.config.startup_timeout_seconds
@@ -89,8 +87,8 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_stop_signal)
-        # The image starts this process with SIGTERM blocked: the kernel would drop one that comes to PID 1 before it has
-        # a handler, as when the kubelet restarts a container of a pod that is going, and the whole grace period passes.
+        # The image starts this process with SIGTERM blocked: the kernel would drop one that comes to PID 1 before it
+        # has a handler, as when a container of a pod that is going restarts, and the whole grace period would pass.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _on_stop_signal(self, *_: object) -> None:
@@ -105,7 +103,7 @@ class Supervisor:
         if (known.mps, known.obstacle) != (found, obstacle):
             self.status.update(mps=found, obstacle=obstacle)
         if self.engine is None:
-            if not (self.hold or self.draining or obstacle):
+            if not (self.hold or self.asked_to_stop or obstacle):
                 self._start_engine(selector)
         elif not obstacle:
             self.deadlines.detached = None

@@ -34,7 +34,7 @@ POLICY = {"default": [{"type": "insecureAcceptAnything"}]}  # images come from t
 class Recipe:
     """An image: its tag in the layout, its name in a cluster, and how it is built.
 
-    One that is `on_request` is built only when it is named: the stage image for GPUs has 14 GB.
+    One that is `on_request` is built only when it is named: the stage image for GPUs has 14 GB, puppets are for tests.
     """
 
     tag: str
@@ -54,7 +54,7 @@ RECIPES = {
     for each in (
         BASE,
         Recipe("operator", "operator/Dockerfile"),
-        Recipe("puppet", "e2e/puppet/Dockerfile"),
+        Recipe("puppet", "e2e/puppet/Dockerfile", on_request=True),
         Recipe("stage", STAGE, {"LOCK": "stage_image/requirements-cpu.txt"}),
         Recipe("stage-gpu", STAGE, {"LOCK": "stage_image/requirements-gpu.txt"}, on_request=True),
     )

@@ -22,12 +22,14 @@ from e2e.cluster.layout import CLUSTERS, DEFAULT_NAME, Instance
 from e2e.cluster.node import Node
 from e2e.cluster.progress import Progress
 from e2e.fake_gpu.device_plugin import DevicePluginConfig
+from e2e.fake_gpu.faults import Fault
 
 __all__ = [
     "DEFAULT_NAME",
     "Cluster",
     "ClusterError",
     "DevicePluginConfig",
+    "Fault",
     "Gpus",
     "Instance",
     "Node",

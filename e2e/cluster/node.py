@@ -28,9 +28,11 @@ from e2e.cluster.record import Record, remove_leftovers
 from e2e.cluster.requirements import cni_plugins
 from e2e.cluster.store import lease
 from e2e.fake_gpu.device_plugin import LABEL_PREFIX
+from e2e.fake_gpu.faults import Fault, Faults, read, write
 from e2e.fake_gpu.memory import Usage, usage
 from e2e.fake_gpu.memory_server import RECORD
 from e2e.fake_gpu.slices import DRIVER
+from e2e.fake_gpu.state import make_control, pipes
 from e2e.images.busybox import busybox_archives
 
 API_PORT = 6443
@@ -99,6 +101,24 @@ class Node:
             write_daemons(self.instance.daemons, wanted)
             self.record.init.hang_up()
         wait_for(self.instance, f"{gpus.count} invented GPUs", offered.exists)
+
+    def fail_gpu(self, index: int, fault: Fault | None = None) -> None:
+        """Make the GPU of this minor number fail, as `fault` says (by default as NVIDIA's driver marks an Xid 79)."""
+        self._set_faults({**read(self.gpu_plugin).of, f"gpu-{index}": fault or Fault()})
+
+    def heal_gpus(self) -> None:
+        """End every fault of the node's GPUs, and what was lost of MPS."""
+        self._set_faults({})
+        for pipe in pipes(self.gpu_plugin):
+            make_control(pipe)
+
+    def lose_mps(self) -> None:
+        """Take the MPS control daemons away: clients find none until `heal_gpus`."""
+        for pipe in pipes(self.gpu_plugin):
+            (pipe / "control").unlink(missing_ok=True)
+
+    def _set_faults(self, faults: Mapping[str, Fault]) -> None:
+        write(self.gpu_plugin, Faults(faults))
 
     def stop_kubelet(self) -> None:
         """Stop the kubelet: the node becomes NotReady, and its containers run on."""

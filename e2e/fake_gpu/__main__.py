@@ -17,6 +17,7 @@ from e2e.cluster.gates import gates
 from e2e.fake_gpu import device_plugin_server, faults
 from e2e.fake_gpu.device_plugin import Invalid
 from e2e.fake_gpu.gpu_config import GATES, Driver
+from e2e.fake_gpu.health import Health, follow
 from e2e.fake_gpu.plugin import Api, Node, Plugin, serve
 from e2e.fake_gpu.plugin_options import add_plugin_options, plugin_config
 from e2e.fake_gpu.profiles import PROFILES, Gpu, gpus_of
@@ -63,12 +64,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run_driver(arguments: argparse.Namespace, gpus: list[Gpu], state: State) -> None:
     node = Node(arguments.node, gpus, Driver(arguments.feature_gates, arguments.driver_release))
-    api = Api()
+    api, asked = Api(), partial(faults.read, state.folder)
     device_plugin_server.label(client.CoreV1Api(), node.name, {})
-    servers = serve(Plugin(node, api, state), arguments.kubelet_root)
+    servers = serve(Plugin(node, api, state), Health(node.name, gpus, asked), arguments.kubelet_root)
     servers.registration.registered.wait()  # a pod that was scheduled before would fail once, for want of a plugin
-    api.publish(node)
+    first = asked()
+    api.publish(node, first)
     state.offer(gpus)
+    follow(asked, first, lambda now: api.publish(node, now))
     logging.info("offering %d of %s on %s", arguments.count, arguments.profile, arguments.node)
     servers.plugin.wait_for_termination()
 

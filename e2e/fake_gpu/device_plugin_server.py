@@ -65,7 +65,7 @@ class DevicePlugin(PluginService):  # type: ignore[misc]  # made at run time
         told = None
         while not self.ended.is_set() and context.is_active():
             faults, by_uuid = self._faults(), {gpu.uuid: gpu.name for gpu in self._gpus}
-            ill = {uuid for uuid, name in by_uuid.items() if faults.unhealthy(name)}
+            ill = {uuid for uuid, name in by_uuid.items() if not faults.healthy(name)}
             if ill != told:
                 health = {each: "Unhealthy" if uuid_of(each) in ill else "Healthy" for each in self._devices}
                 yield api.ListAndWatchResponse(devices=[api.Device(ID=i, health=h) for i, h in health.items()])

@@ -14,9 +14,11 @@ import grpc
 from kubernetes import client
 
 from e2e.fake_gpu.claims import collision, groups_of
+from e2e.fake_gpu.faults import Faults
 from e2e.fake_gpu.gpu_config import Driver, Refused
+from e2e.fake_gpu.health import Health, health_services
 from e2e.fake_gpu.profiles import Gpu
-from e2e.fake_gpu.slices import DRIVER, device_class, resource_slice, slice_name
+from e2e.fake_gpu.slices import DRIVER, device_class, resource_slice, same_devices, slice_name
 from e2e.fake_gpu.state import State
 
 PROTOS = "e2e/fake_gpu/protos"
@@ -46,8 +48,8 @@ class Api:
         self._objects = client.CustomObjectsApi()
         self._core = client.CoreV1Api()
 
-    def publish(self, node: Node) -> None:
-        """Make the slice and, if it is missing, the class say what the node has."""
+    def publish(self, node: Node, faults: Faults) -> None:
+        """Make the slice and, if it is missing, the class say what the node has, and what is wrong with it."""
         self._unless(
             409, lambda: self._objects.create_cluster_custom_object(*RESOURCES, "deviceclasses", device_class())
         )
@@ -55,11 +57,11 @@ class Api:
         name = slice_name(node.name)
         old = self._unless(404, lambda: self._objects.get_cluster_custom_object(*RESOURCES, "resourceslices", name))
         if not old:
-            new = resource_slice(node.name, uid, node.gpus, generation=1)
+            new = resource_slice(node.name, uid, node.gpus, 1, faults)
             self._objects.create_cluster_custom_object(*RESOURCES, "resourceslices", new)
             return
-        new = resource_slice(node.name, uid, node.gpus, generation=old["spec"]["pool"]["generation"] + 1)
-        if new["spec"]["devices"] != old["spec"].get("devices"):
+        new = resource_slice(node.name, uid, node.gpus, old["spec"]["pool"]["generation"] + 1, faults)
+        if not same_devices(old, new):
             new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
             self._objects.replace_cluster_custom_object(*RESOURCES, "resourceslices", name, new)
 
@@ -168,7 +170,10 @@ class Registration(RegistrationService):  # type: ignore[misc]  # made at run ti
 
     def GetInfo(self, request: Any, context: grpc.ServicerContext) -> Any:
         return registration.PluginInfo(
-            type="DRAPlugin", name=DRIVER, endpoint=str(self._socket), supported_versions=["v1.DRAPlugin"]
+            type="DRAPlugin",
+            name=DRIVER,
+            endpoint=str(self._socket),
+            supported_versions=["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"],
         )
 
     def NotifyRegistrationStatus(self, request: Any, context: grpc.ServicerContext) -> Any:
@@ -187,7 +192,7 @@ class Servers:
     registration: Registration
 
 
-def serve(plugin: Plugin, kubelet_root: Path) -> Servers:
+def serve(plugin: Plugin, health: Health, kubelet_root: Path) -> Servers:
     """Listen for the kubelet, then register. Replacing an earlier run's sockets tells the kubelet of a new start."""
     socket = kubelet_root / "plugins" / DRIVER / "dra.sock"
     registrar = kubelet_root / "plugins_registry" / f"{DRIVER}-reg.sock"
@@ -198,6 +203,7 @@ def serve(plugin: Plugin, kubelet_root: Path) -> Servers:
     plugin_server, registry = (grpc.server(futures.ThreadPoolExecutor(8)) for _ in range(2))
     servers = Servers(plugin_server, registry, announcement)
     dra_services.add_DRAPluginServicer_to_server(plugin, servers.plugin)
+    health_services.add_DRAResourceHealthServicer_to_server(health, servers.plugin)
     registration_services.add_RegistrationServicer_to_server(announcement, servers.registry)
     for server, path in ((servers.plugin, socket), (servers.registry, registrar)):
         server.add_insecure_port(f"unix://{path}")

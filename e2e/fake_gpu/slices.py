@@ -5,15 +5,17 @@ Names, attributes and capacity follow `cmd/gpu-kubelet-plugin/deviceinfo.go` and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from e2e.fake_gpu.faults import Faults
 from e2e.fake_gpu.profiles import CUDA_DRIVER_VERSION, DRIVER_VERSION, Gpu
 
 DRIVER = "gpu.nvidia.com"
+NO_FAULTS = Faults()
 
 
-def device(gpu: Gpu) -> dict[str, Any]:
+def device(gpu: Gpu, taints: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """One GPU as a device of a ResourceSlice."""
     profile = gpu.profile
     strings = {
@@ -32,14 +34,18 @@ def device(gpu: Gpu) -> dict[str, Any]:
     }
     attributes: dict[str, Any] = {name: {"string": value} for name, value in strings.items()}
     attributes |= {name: {"version": value} for name, value in versions.items()}
-    return {"name": gpu.name, "attributes": attributes, "capacity": {"memory": {"value": f"{profile.memory}Mi"}}}
+    capacity = {"memory": {"value": f"{profile.memory}Mi"}}
+    found: dict[str, Any] = {"name": gpu.name, "attributes": attributes, "capacity": capacity}
+    return {**found, "taints": list(taints)} if taints else found
 
 
 def slice_name(node: str) -> str:
     return f"{node}-{DRIVER}"
 
 
-def resource_slice(node: str, node_uid: str, gpus: Sequence[Gpu], generation: int) -> dict[str, Any]:
+def resource_slice(
+    node: str, node_uid: str, gpus: Sequence[Gpu], generation: int, faults: Faults = NO_FAULTS
+) -> dict[str, Any]:
     """The node's one slice; it goes when the node does."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
     return {
@@ -50,9 +56,20 @@ def resource_slice(node: str, node_uid: str, gpus: Sequence[Gpu], generation: in
             "driver": DRIVER,
             "nodeName": node,
             "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
-            "devices": [device(gpu) for gpu in gpus],
+            "devices": [device(gpu, faults.taints(gpu.name)) for gpu in gpus],
         },
     }
+
+
+def same_devices(published: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a published slice says all that is wanted; when a taint was added is the API server's to say."""
+
+    def plain(device: Mapping[str, Any]) -> dict[str, Any]:
+        taints = [{k: v for k, v in each.items() if k != "timeAdded"} for each in device.get("taints", [])]
+        return {**device, "taints": taints}
+
+    one, other = (each["spec"].get("devices") or [] for each in (published, wanted))
+    return list(map(plain, one)) == list(map(plain, other))
 
 
 def device_class() -> dict[str, Any]:

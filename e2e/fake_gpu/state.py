@@ -7,6 +7,7 @@ Under the plugin's folder, `plugins/gpu.nvidia.com/` of the kubelet's root, as t
                                 the socket `control`, as NVIDIA's daemon has it, though nobody listens on it
     mps-root/                   the same for the device plugin: nvidia.com/<resource>/, and one shm for the node
     markers/<minor>-<uuid>.json one file for each GPU, mounted into containers
+    faults.json                 faults that a test asked for (`faults.py`)
     offered.json                the GPUs, once their slice is published; absent while the plugin starts
     memory/, memory.jsonl       what containers take of the GPUs' memory (`memory_server.py`)
     ledger.jsonl                one line for each claim prepared, refused or unprepared, never rewritten
@@ -145,8 +146,18 @@ def make_daemon(folder: Path, shm: Path, told: Mapping[str, Any]) -> None:
             raise Refused(f"error applying config: error starting MPS control daemon: {done.stderr.strip()}")
     for path in (folder / "daemon.json", folder / "pipe" / "invented-daemon.json"):
         _write(path, {"invented": True, **told}, mode=0o444)
-    if not (control := folder / "pipe" / "control").exists():
-        os.mknod(control, stat.S_IFSOCK | 0o666)
+    make_control(folder / "pipe")
+
+
+def make_control(pipe: Path) -> None:
+    """The socket at which an MPS control daemon is found; a client that finds none cannot connect."""
+    if not (pipe / "control").exists():
+        os.mknod(pipe / "control", stat.S_IFSOCK | 0o666)
+
+
+def pipes(folder: Path) -> list[Path]:
+    """The pipe folder of every MPS control daemon in a plugin's folder: of claims and of the device plugin."""
+    return sorted([*folder.glob("mps/*/pipe"), *folder.glob("mps-root/nvidia.com/*/pipe")])
 
 
 def _stop(folder: Path) -> None:

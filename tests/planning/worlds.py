@@ -8,10 +8,12 @@ from typing import Any
 
 from omni_operator.api import names
 from omni_operator.api.v1alpha1 import OmniModelStatus
+from omni_operator.planning.cluster import Surroundings
 from omni_operator.planning.conditions import status
 from omni_operator.planning.faults import GroupRestart, groups
 from omni_operator.planning.observed import ChildKind, Device, Observed, ObservedClaim, ObservedOther, ObservedPod
 from omni_operator.planning.rollout import Child, Step, next_step
+from omni_operator.planning.targets import existing_replicas
 from omni_operator.rendering import Settings
 from omni_operator.rendering.plan import Plan, plan_for
 
@@ -19,8 +21,10 @@ SETTINGS = Settings("stage:1")
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
 
-def plan_of(manifest: dict[str, Any]) -> Plan:
-    plan = plan_for(manifest, SETTINGS)
+def plan_of(manifest: dict[str, Any], world: World | None = None) -> Plan:
+    """With a world, in sight of the replicas that are there."""
+    pods = world.pods.values() if world is not None else ()
+    plan = plan_for(manifest, SETTINGS, Surroundings(replicas=existing_replicas(manifest["metadata"]["name"], pods)))
     assert isinstance(plan, Plan), [str(problem) for problem in plan]
     return plan
 

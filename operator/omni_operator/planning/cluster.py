@@ -69,6 +69,8 @@ class Surroundings:
     """By which way the model's pods that run now have their GPUs."""
     plugin: DevicePlugin | None = None
     """What those pods were made for, on the device plugin."""
+    replicas: tuple[int, ...] = ()
+    """Numbers of the replicas that have pods, those first that are best kept."""
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count, islice
 
 from omni_operator.api import names
 from omni_operator.api.enums import Placement
 from omni_operator.planning.layout import Layout, SlotUse, Stage
+from omni_operator.planning.observed import ObservedPod
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,33 @@ def replica_target(model: str, layout: Layout, index: int) -> ReplicaTarget:
         for slots in [_slots(stages)]
     ]
     return ReplicaTarget(index, groups, starting_order(layout, pods), names.front_pod_name(model, index))
+
+
+def existing_replicas(model: str, pods: Iterable[ObservedPod]) -> tuple[int, ...]:
+    """The replicas that have pods, those first that are best kept: the ones that serve, then the lower numbers.
+
+    A number is read off the pods' names, which nobody can change.
+    """
+    found: dict[int, list[ObservedPod]] = {}
+    for pod in pods:
+        number = re.match(rf"{re.escape(model)}-(\d+)-", pod.name)
+        if number is not None:
+            found.setdefault(int(number[1]), []).append(pod)
+
+    def worth(index: int) -> tuple[bool, bool, int, int]:
+        pods = found[index]
+        serving = [pod for pod in pods if pod.ready and not pod.deleting]
+        going = all(pod.deleting for pod in pods)
+        return (going, len(serving) < len(pods), -len(serving), index)
+
+    return tuple(sorted(found, key=worth))
+
+
+def replica_indices(wanted: int, existing: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of the replicas that should exist: existing ones first, then the lowest that are free."""
+    kept = existing[:wanted]
+    free = (index for index in count() if index not in kept)
+    return tuple(sorted((*kept, *islice(free, wanted - len(kept)))))
 
 
 def joined_slots(layout: Layout) -> tuple[tuple[int, ...], ...]:

@@ -17,7 +17,7 @@ from omni_operator.planning.conditions import Subject
 from omni_operator.planning.layout import Layout, Problem, refused
 from omni_operator.planning.resolve import ANYWHERE, resolve
 from omni_operator.planning.rollout import Rendered
-from omni_operator.planning.targets import ReplicaTarget, replica_target
+from omni_operator.planning.targets import ReplicaTarget, replica_indices, replica_target
 from omni_operator.rendering import Owner, Settings, endpoint_port, render
 
 
@@ -47,7 +47,8 @@ def plan_for(
     if layout is None or refused(problems):
         return problems
     subject = subject_of(model, spec)
-    targets = tuple(replica_target(meta["name"], layout, index) for index in range(subject.replicas))
+    indices = replica_indices(subject.replicas, surroundings.replicas)
+    targets = tuple(replica_target(meta["name"], layout, index) for index in indices)
     owner = Owner(meta["name"], meta["namespace"], meta["uid"], meta["generation"])
     return Plan(layout, problems, targets, render(owner, spec, layout, settings, targets), subject)
 

@@ -26,6 +26,7 @@ from omni_operator.planning.faults import Groups, groups
 from omni_operator.planning.layout import Problem
 from omni_operator.planning.observed import Observed
 from omni_operator.planning.rollout import Step, next_step
+from omni_operator.planning.targets import existing_replicas
 from omni_operator.planning.transitions import is_news, transitions
 from omni_operator.rendering import Settings
 from omni_operator.rendering.avoid import avoiding_nodes
@@ -128,7 +129,7 @@ def _look_again(plan: Plan, observed: Observed, whole: Groups, now: datetime) ->
 async def _surroundings(snapshot: Snapshot, offers: Offers) -> Surroundings:
     """The cluster is asked what it offers only while some pod has yet to find its node."""
     pods = snapshot.observed.pods.values()
-    known = in_use(pods)
+    known = replace(in_use(pods), replicas=existing_replicas(snapshot.model["metadata"]["name"], pods))
     return known if settled(pods) else replace(known, cluster=await offers.cluster())
 
 

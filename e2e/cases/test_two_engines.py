@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import Cluster, Gpus, Progress, down, external_kubeconfig, up
+from e2e.cluster import Cluster, DevicePluginConfig, Gpus, Progress, down, external_kubeconfig, up
 from e2e.deploy import ROOT, wait_for
 from e2e.images.build import RECIPES, Builder
 from e2e.images.load import load
@@ -55,7 +55,8 @@ def _no_engine_is_left(cluster: Cluster) -> Iterator[None]:
     cluster.kubectl("delete", "pods", "--all", "--timeout=60s")
 
 
-def start(cluster: Cluster, name: str, *more: str) -> None:
+def start(cluster: Cluster, name: str, *more: str, limit: str = "") -> None:
+    """A pod that shares the claim; with a limit, one with a replica of the device plugin under MPS."""
     share, weights, activations = ENGINES[name]
     given = [f"--share={share}", f"--weights={weights}", f"--activations={activations}", *more]
     container: dict[str, Any] = {
@@ -66,11 +67,14 @@ def start(cluster: Cluster, name: str, *more: str) -> None:
         "resources": {"claims": [{"name": "gpus"}]},
         "volumeMounts": [{"name": "engine", "mountPath": "/src/e2e/fake_gpu"}, {"name": "meet", "mountPath": "/meet"}],
     }
+    if limit:
+        container["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+        container["env"].append({"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": limit})
     spec = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
         "containers": [container],
-        "resourceClaims": [{"name": "gpus", "resourceClaimName": "card"}],
+        "resourceClaims": [] if limit else [{"name": "gpus", "resourceClaimName": "card"}],
         "volumes": [
             {"name": "engine", "configMap": {"name": "engine"}},
             {"name": "meet", "hostPath": {"path": "/run/meet", "type": "DirectoryOrCreate"}},
@@ -112,3 +116,17 @@ def test_started_at_once_one_gets_too_little_and_the_other_fails(cluster: Cluste
         start(cluster, name, "--meet=/meet", "--parties=2", f"--turn={turn}")
     until(cluster, "second", "No available memory for the cache blocks")
     assert {name: kv_cache(cluster, name) for name in ENGINES} == {"first": 1.84, "second": -3.21}
+
+
+def test_under_mps_an_engine_is_held_to_its_limit_and_its_neighbour_keeps_its_own(cluster: Cluster) -> None:
+    cluster.set_gpus(Gpus(1, "rtx-5090", plugin=DevicePluginConfig("mps", 3)))
+    since = time.time()
+    limits = {"first": "0=10800M", "second": "0=9000M"}  # the daemon's is 32607 MiB ÷ 3 = 10869 MiB
+    for name, limit in limits.items():
+        start(cluster, name, limit=limit)
+        until(cluster, name, "kvCacheGiB")
+    until(cluster, "second", "serving")
+    until(cluster, "first", "asks for 4.72 GiB")
+    assert "4.52 GiB is free within its MPS limit of 10.55 GiB, 6.03 GiB is its own" in cluster.kubectl("logs", "first")
+    [card] = cluster.gpu_memory(since).values()
+    assert [each["client"] for each in card.refusals] == ["first"]

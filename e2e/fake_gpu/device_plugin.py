@@ -10,6 +10,7 @@ Read in https://github.com/NVIDIA/k8s-device-plugin (August 2026):
 | replicas go to the GPU with the fewest in use (`distributed`); `packed` is the other policy | `internal/rm/allocate.go` |
 | a container gets NVIDIA_VISIBLE_DEVICES: the uuids of its GPUs, each once | `internal/plugin/server.go` |
 | under MPS also CUDA_MPS_PIPE_DIRECTORY=/mps/RESOURCE/pipe, that folder, and the node's one MPS `/dev/shm`, and no limit variable | `internal/plugin/mps.go`, `cmd/mps-control-daemon/mps/root.go` |
+| a pod's own volume at `/dev/shm` hides the plugin's (under DRA it is the other way round) | the kubelet's order of mounts; seen on a node |
 | the one daemon of the resource limits each client process to memory ÷ replicas (whole MiB) and 100 ÷ replicas % of the threads | `cmd/mps-control-daemon/mps/daemon.go` |
 | labels are of `nvidia.com/gpu` whatever the resource is called; `.count` counts GPUs, `.memory` is the whole GPU in MiB | `internal/lm/resource.go` |
 | `.product` ends in `-SHARED` where the resource is shared and not renamed; `mps.capable` is true under MPS alone | `internal/lm/{resource,nvml}.go` |

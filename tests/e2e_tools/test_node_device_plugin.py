@@ -64,6 +64,18 @@ def test_pods_under_mps_share_the_daemon_and_its_memory(cluster: Cluster) -> Non
     assert in_pod(cluster, "talker", "ls /dev/shm") == "from-thinker"
 
 
+def test_a_pods_own_shared_memory_hides_the_daemons(cluster: Cluster) -> None:
+    """Which is why a pod under MPS must mount none: it could not talk to the daemon."""
+    cluster.set_gpus(Gpus(1, "h100-80gb", plugin=SHARED))
+    own = of_resource("own", SHARED.resource)
+    own["spec"]["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    own["spec"]["containers"][0]["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]
+    apply(cluster, of_resource("thinker", SHARED.resource), own)
+    ready(cluster, "thinker", "own")
+    in_pod(cluster, "thinker", "touch /dev/shm/from-thinker")
+    assert in_pod(cluster, "own", "ls /dev/shm") == ""
+
+
 def test_two_replicas_for_one_container_are_refused_under_mps(cluster: Cluster) -> None:
     cluster.set_gpus(Gpus(1, "h100-80gb", plugin=SHARED))
     apply(cluster, of_resource("greedy", SHARED.resource, 2))

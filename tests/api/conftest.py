@@ -32,6 +32,7 @@ ROOTS = {
     "omnimodels": "/apis/omnimodel.io/v1alpha1",
     "networkpolicies": "/apis/networking.k8s.io/v1",
     "resourceclaims": "/apis/resource.k8s.io/v1",
+    "controllerrevisions": "/apis/apps/v1",
 }
 NODE = "node-a"
 

@@ -13,7 +13,7 @@ import pytest
 from omni_operator.kube.stage_pages import StagePages
 from omni_operator.rendering import Settings
 from omni_operator.runtime.controller import Key
-from omni_operator.runtime.reconcile import reconcile
+from omni_operator.runtime.reconcile import Memory, reconcile
 from tests.api.conftest import Api, wait_for
 from tests.api.fault_proxy import FaultProxy
 from tests.api.in_process import controller, model, put
@@ -63,7 +63,7 @@ async def test_figures_come_without_calls_and_stay_without_writes(api: Api, faul
     pages = Pages()
     with answering(pages.answer) as (address, port):
         async with controller(faulty, api.namespace) as running:
-            running.pages = StagePages(port)
+            running.memory = Memory(StagePages(port))
 
             async def nudge() -> None:
                 while True:
@@ -94,7 +94,7 @@ async def test_figures_come_without_calls_and_stay_without_writes(api: Api, faul
 async def one_pass(client: Any, faulty: FaultProxy, namespace: str, pages: StagePages) -> tuple[list[Any], int]:
     """Its writes, and how many calls it made."""
     faulty.calls.clear()
-    done = await reconcile(client, namespace, "m", Settings("stage:1"), lambda: datetime.now(UTC), pages=pages)
+    done = await reconcile(client, namespace, "m", Settings("stage:1"), lambda: datetime.now(UTC), memory=Memory(pages))
     assert done is not None
     return faulty.writes(), len(faulty.calls)
 

@@ -35,6 +35,8 @@ TURN_ANNOTATION = f"{GROUP}/turn-since"
 compared."""
 DEVICE_PLUGIN_ANNOTATION = f"{GROUP}/device-plugin"
 """What a stage pod was made for, where the device plugin gives it its GPUs: JSON, read again while the pod runs."""
+ACCEPTED_ANNOTATION = f"{GROUP}/accepted-at"
+"""When the spec that a ControllerRevision keeps was accepted last, for people."""
 
 TURN_GATE = f"{GROUP}/gpu-turn"
 """Scheduling gate of a stage pod, opened when it is the pod's turn to start on its GPUs."""
@@ -71,6 +73,12 @@ def peers_service_name(model: str) -> str:
 def network_policy_name(model: str) -> str:
     """The NetworkPolicy that closes the stage ports."""
     return model
+
+
+def revision_name(model: str, uid: str, spec_hash: str) -> str:
+    """The ControllerRevision of an accepted spec. Part of the uid is in it, so that what an earlier OmniModel of the
+    same name left is never in the way."""
+    return f"{model}-{uid[:8]}-{spec_hash}"
 
 
 def pod_host(pod: str, model: str, namespace: str) -> str:

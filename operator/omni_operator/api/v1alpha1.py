@@ -375,6 +375,11 @@ class OmniModelSpec(Resource):
     replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | None = Field(
         None, description="Pipeline replicas, each with GPUs of its own. Missing means 1."
     )
+    revision_history_limit: Annotated[int, Field(ge=0, le=100)] | None = Field(
+        None,
+        description="How many accepted specs are kept besides the current one, for kubectl omni rollout undo. Missing "
+        "means 10.",
+    )
     frontend: FrontendSpec | None = Field(None, description="The OpenAI-compatible endpoint.")
     image: ShortText | None = Field(
         None, description="Stage image. Missing means the one that the operator was installed with."
@@ -474,6 +479,10 @@ class OmniModelStatus(Resource):
         description="Accepted, Scheduled, SharingReady, StagesReady, Ready. All are good when True.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
+    revision: int | None = Field(
+        None, description="Number of the last accepted spec, as kubectl omni rollout history has it."
+    )
+    revision_hash: str | None = Field(None, description="Hash of that spec without its replicas.")
     pipeline: str | None = Field(None, description="Pipeline and variant that were resolved.")
     sharing: str | None = Field(None, description="Strategy and backend that were resolved.")
     stages: list[StageStatus] | None = Field(None, description="Every stage of every replica.")

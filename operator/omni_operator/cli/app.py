@@ -41,6 +41,7 @@ COMMANDS = (
     Command("render", "the manifests that the operator would make", "omni_operator.cli.render"),
     Command("status", "a live picture of a model in the cluster", "omni_operator.cli.status"),
     Command("explain", "why it is as it is, and what to change", "omni_operator.cli.explain"),
+    Command("rollout", "status, history and undo of a model's declaration", "omni_operator.cli.rollout"),
     Command("logs", "the log of a stage", "omni_operator.cli.logs"),
 )
 

@@ -30,6 +30,12 @@ def explanation(model: LiveModel, now: datetime, canvas: Canvas, flags: str = ""
     return [*lines, *_command_lines(model, found, flags, canvas)]
 
 
+def what_to_change(model: LiveModel, canvas: Canvas, flags: str = "") -> list[Line]:
+    """The end of it: what to change, and what to look at next."""
+    found = list(_advice(model))
+    return [*_change_lines(model, found, canvas)[1:], *_command_lines(model, found, flags, canvas)]
+
+
 def _told(model: LiveModel) -> bool:
     """Whether the verdict's sentence is not one of the conditions', which follow."""
     return model.ready or not model.current or model.deleting

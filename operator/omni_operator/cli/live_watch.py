@@ -144,13 +144,14 @@ async def _look_again(look: Callable[[], Awaitable[T]], last: Last[T], trouble: 
     except TimeoutError:
         return trouble or Trouble(datetime.now(UTC), f"nothing within {PATIENCE_SECONDS:.0f} s")
     except KubeError as error:
-        if not _passing(error):
+        if not passing(error):
             raise
         return trouble or Trouble(datetime.now(UTC), " ".join(error.message.split())[:200])
     return None
 
 
-def _passing(error: KubeError) -> bool:
+def passing(error: KubeError) -> bool:
+    """Whether it may go away by itself."""
     return error.status in (0, 429) or error.status >= 500
 
 

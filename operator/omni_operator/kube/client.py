@@ -79,6 +79,7 @@ CLAIMS = Kind("resource.k8s.io/v1", "resourceclaims")
 SLICES = Kind("resource.k8s.io/v1", "resourceslices", namespaced=False)
 DEVICE_CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
 NODES = Kind("v1", "nodes", namespaced=False)
+CONTROLLER_REVISIONS = Kind("apps/v1", "controllerrevisions")
 EVENTS = Kind("events.k8s.io/v1", "events")
 CORE_EVENTS = Kind("v1", "events")
 """The same objects; only here can they be chosen by the object that they are about."""
@@ -149,10 +150,12 @@ class Client:
         *,
         subresource: str = "",
         manager: str = names.MANAGER,
+        dry_run: bool = False,
     ) -> Manifest:
-        """JSON patch, which can test what it changes."""
+        """JSON patch, which can test what it changes. With `dry_run` the server checks it and changes nothing."""
         path = kind.path(namespace, name, subresource)
-        return await self._call("PATCH", path, {"fieldManager": manager}, patch, "application/json-patch+json")
+        query = {"fieldManager": manager, "dryRun": "All" if dry_run else ""}
+        return await self._call("PATCH", path, query, patch, "application/json-patch+json")
 
     async def merge_patch(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> Manifest:
         """JSON merge patch. With `metadata.uid` in it, it changes that very object only (409 otherwise)."""

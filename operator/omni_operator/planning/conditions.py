@@ -93,6 +93,8 @@ def refused_status(
             "replicas": len({pod.replica for pod in observed.pods.values()}),
             "ready_replicas": previous.ready_replicas if running else 0,
             "selector": _selector(subject),
+            "revision": previous.revision,
+            "revision_hash": previous.revision_hash,
         }
     )
 
@@ -133,6 +135,8 @@ def status(
         replicas=len({pod.replica for pod in observed.pods.values()}),
         ready_replicas=len(serving),
         selector=_selector(subject),
+        revision=previous.revision,
+        revision_hash=previous.revision_hash,
     )
 
 

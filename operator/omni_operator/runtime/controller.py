@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 
 from omni_operator.kube.client import OMNI_MODELS, Client, KubeError
 from omni_operator.kube.offers import Offers
-from omni_operator.kube.stage_pages import StagePages
 from omni_operator.rendering import Settings
 from omni_operator.runtime.metrics import Metrics
 from omni_operator.runtime.queue import KeyQueue
-from omni_operator.runtime.reconcile import Pass, reconcile
+from omni_operator.runtime.reconcile import Memory, Pass, reconcile
 
 log = logging.getLogger("omni_operator")
 
@@ -51,7 +50,7 @@ class Controller:
     resync_seconds: float = 300.0
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     queue: KeyQueue[Key] = field(default_factory=KeyQueue)
-    pages: StagePages = field(default_factory=StagePages)
+    memory: Memory = field(default_factory=Memory)
 
     def __post_init__(self) -> None:
         self.offers = Offers(self.client)
@@ -79,7 +78,7 @@ class Controller:
         try:
             tell = self.queue.failures(key) >= TELL_AFTER_FAILURES
             done = await reconcile(
-                self.client, key.namespace, key.name, self.settings, self.clock, tell, self.pages, self.offers
+                self.client, key.namespace, key.name, self.settings, self.clock, tell, self.memory, self.offers
             )
             result = "ok"
             self.queue.forget(key)
@@ -104,6 +103,7 @@ class Controller:
     def _record(self, key: Key, done: Pass | None) -> None:
         self.metrics.statuses.keep(key.namespace, key.name, done.status if done is not None else None)
         if done is None:
+            self.memory.revisions.forget(key.namespace, key.name)
             return
         step, repairs = done.step, done.repairs
         self.metrics.statuses.started(key.namespace, key.name, step.open_gates)

@@ -17,6 +17,7 @@ from omni_operator.kube.events import EventType, emit
 from omni_operator.kube.observe import Snapshot, observe
 from omni_operator.kube.offers import Offers
 from omni_operator.kube.refusals import with_refusals
+from omni_operator.kube.revisions import Current, Revisions
 from omni_operator.kube.stage_pages import StagePages
 from omni_operator.planning import measured, refusals, starting
 from omni_operator.planning.cluster import Surroundings, in_use, settled
@@ -35,6 +36,17 @@ from omni_operator.rendering.plan import Plan, plan_for, subject_of
 log = logging.getLogger("omni_operator")
 
 Clock = Callable[[], datetime]
+
+HISTORY_RETRY = timedelta(seconds=15)
+"""After a failure to keep history, which fails no pass."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the operator remembers of the cluster. Nothing depends on it: it saves calls."""
+
+    pages: StagePages = field(default_factory=StagePages)
+    revisions: Revisions = field(default_factory=Revisions)
 
 
 @dataclass(frozen=True)
@@ -62,13 +74,13 @@ async def reconcile(
     settings: Settings,
     clock: Clock,
     tell: bool = False,
-    pages: StagePages | None = None,
+    memory: Memory | None = None,
     offers: Offers | None = None,
 ) -> Pass | None:
     """Bring the cluster one step nearer. None: the OmniModel is gone or going. Raises KubeError.
 
     With `tell`, a write that fails for another reason than the user's is said in the status before it is raised.
-    `pages` are asked after the writes, which must not wait for them.
+    Without `memory`, memory is not measured and no history kept.
     """
     snapshot = await observe(client, namespace, name)
     if snapshot is None or "deletionTimestamp" in snapshot.model["metadata"]:
@@ -108,20 +120,30 @@ async def reconcile(
             )
             await _finish(client, snapshot, previous, failed, Pass(step), clock)
         raise
-    wanted = with_restarts(judged(await pages.added(observed, now) if pages else observed), whole.history)
+    # After the writes, which must wait for neither.
+    seen = await memory.pages.added(observed, now) if memory else observed
+    place = await memory.revisions.keep(client, snapshot.model, now) if memory else None
+    wanted = with_restarts(judged(seen), whole.history)
+    if isinstance(place, Current):
+        wanted = wanted.model_copy(update={"revision": place.number, "revision_hash": place.hash})
     for problem in problems[:1]:
         wanted = with_write_failure(wanted, problem, previous, plan.subject.generation, clock())
-    done = Pass(step, edited, problems=problems, look_again=_look_again(plan, observed, whole, now))
+    lost = isinstance(place, KubeError) and not place.user_can_fix
+    again_in = _look_again(plan, observed, whole, now, HISTORY_RETRY if lost else None)
+    done = Pass(step, edited, problems=problems, look_again=again_in)
     return await _finish(client, snapshot, previous, wanted, done, clock)
 
 
-def _look_again(plan: Plan, observed: Observed, whole: Groups, now: datetime) -> timedelta | None:
+def _look_again(
+    plan: Plan, observed: Observed, whole: Groups, now: datetime, retry: timedelta | None
+) -> timedelta | None:
     """The earliest moment at which something changes without an event."""
     moments = (
         refusals.look_again(observed.pods.values(), now),
         starting.look_again(plan.targets, observed, now),
         measured.look_again(observed.pods.values(), now),
         whole.look_again,
+        retry,
     )
     return min((moment for moment in moments if moment is not None), default=None)
 

@@ -185,7 +185,7 @@ def test_pods_that_may_not_be_listed_are_left_out_with_a_note(server: Server, ca
 
     server.answer = answer
     assert main(["status", "qwen3-omni"]) == 1
-    assert "note: Neither fronts nor measured memory are shown: you may not list pods." in capsys.readouterr().out
+    assert "note: No fronts and no measured memory: you may not list pods." in capsys.readouterr().out
     assert main(["status", "qwen3-omni", "-o", "yaml"]) == 1
     assert yaml.safe_load(capsys.readouterr().out)["stagesReady"] == "7/7"
 

@@ -139,6 +139,16 @@ def _mps_unavailable(model: LiveModel) -> Advice:
     )
 
 
+def _not_attached(model: LiveModel, row: LiveStage) -> Advice:
+    node = next((card.node for card in model.cards if card.slot in row.slots and card.replica == row.replica), "")
+    where = f" on node {node}" if node else ""
+    return Advice(
+        f"See why the MPS control daemon of its GPU is not there{where}: NVIDIA's DRA driver runs one for each claim, as "
+        "a pod mps-control-daemon-… in its own namespace. Until it is there the stage does not start.",
+        ("kubectl get pods -A -o wide | grep mps-control-daemon", _log(model, row, False)),
+    )
+
+
 def _time_slicing_unavailable(model: LiveModel) -> Advice:
     return Advice(
         "Turn on the TimeSlicingSettings feature gate of NVIDIA's DRA driver, or remove gpus.sharing.interval.",
@@ -180,6 +190,7 @@ _BY_STAGE_REASON: Mapping[str, Callable[[LiveModel, LiveStage], Advice]] = {
     Reason.STAGE_START_TIMEOUT: _start_timeout,
     Reason.BAD_CONFIG: _bad_config,
     Reason.GPU_FAULT: _gpu_fault,
+    Reason.MPS_NOT_ATTACHED: _not_attached,
     "ImagePullBackOff": _image,
     "ErrImagePull": _image,
     "ErrImageNeverPull": _image,

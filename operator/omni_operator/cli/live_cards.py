@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
+from omni_operator.api.enums import Enforcer
 from omni_operator.api.quantities import format_bytes, format_percent
 from omni_operator.catalogue import Card
 from omni_operator.cli.live_model import LiveCard, LiveModel, LiveStage
-from omni_operator.cli.paint import BAD, BOLD, DIM, PLAIN, Canvas, Line, Span, wrapped
+from omni_operator.cli.paint import BAD, BOLD, DIM, PLAIN, UNSURE, Canvas, Line, Span, wrapped
 from omni_operator.cli.picture_text import Box, bar_lines, key_span
 from omni_operator.cli.plan import alike, span_of
 from omni_operator.planning.layout import Layout
 from omni_operator.planning.pictures import SlotPicture, owners_of, pictures
 
 MOST_CARDS_DRAWN = 8
-HEAD = ("SHARE", "DECLARED", "MEASURED", "STATE")
 
 
 def card_lines(model: LiveModel, replicas: Sequence[int], canvas: Canvas) -> list[Line]:
@@ -91,7 +91,9 @@ def _legend(
     canvas: Canvas,
 ) -> list[Line]:
     width = max(len(name) for name in (*picture.owners, "too many"))
-    lines: list[Line] = [[Span(f"      {'STAGE':{width}}  {HEAD[0]:>7}  {HEAD[1]:>8}  {HEAD[2]:>8}  {HEAD[3]}", DIM)]]
+    told = any(row.kept_by for row in stages.values())
+    head = f"      {'STAGE':{width}}  {'SHARE':>7}  {'DECLARED':>8}  {'MEASURED':>8}"
+    lines: list[Line] = [[Span(f"{head}  {'KEPT BY  ' if told else ''}STATE", DIM)]]
     for name in picture.owners:
         share = sum((band.share for band in picture.bands if band.owner == name), Fraction(0))
         declared = int(share * card.memory) if card else None
@@ -103,6 +105,7 @@ def _legend(
                 key_span(owners.index(name), canvas),
                 Span(f" {name:{width}}  {format_percent(share):>7}  {_bytes(declared):>8}"),
                 Span(f"  {_bytes(row.measured) if row else '':>8}", BAD if over else PLAIN),
+                *(_kept_spans(row) if told else ()),
                 Span(f"  {_state(row, stages)}" if row else "", DIM),
             ]
         )
@@ -115,6 +118,12 @@ def _legend(
     free = f" {'free':{width}}  {format_percent(picture.free):>7}"
     amount = _bytes(int(picture.free * card.memory)) if card else ""
     return [*lines, [Span("    "), Span(Box(canvas).free, DIM), Span(f"{free}  {amount:>8}", DIM)]]
+
+
+def _kept_spans(row: LiveStage | None) -> list[Span]:
+    """Who keeps it within its share; that nobody does stands out."""
+    by = row.kept_by if row else ""
+    return [Span(f"  {by:7}", UNSURE if by == Enforcer.NOTHING else DIM)]
 
 
 def _state(row: LiveStage, stages: Mapping[str, LiveStage]) -> str:

@@ -10,7 +10,7 @@ from omni_operator.cli import advice
 from omni_operator.cli.advice import Advice
 from omni_operator.cli.judge import Judgement
 from omni_operator.cli.live_model import LiveModel
-from omni_operator.cli.live_text import headline, mark, stage_lines, state_style, verdict, waiting_lines
+from omni_operator.cli.live_text import headline, mark, restart_lines, stage_lines, state_style, verdict, waiting_lines
 from omni_operator.cli.paint import BOLD, DIM, GOOD, UNSURE, Canvas, Line, Span, wrapped
 from omni_operator.cli.plan import joined
 from omni_operator.cli.report import setting
@@ -26,6 +26,7 @@ def explanation(model: LiveModel, now: datetime, canvas: Canvas, flags: str = ""
     lines += _condition_lines(model, canvas)
     lines += stage_lines(model, model.replicas, now, canvas)
     lines += waiting_lines(model, model.replicas, canvas)
+    lines += restart_lines(model, model.replicas, now, canvas)
     lines += _change_lines(model, found, canvas)
     return [*lines, *_command_lines(model, found, flags, canvas)]
 

@@ -49,6 +49,10 @@ class LiveStage:
     gpu_memory: str = ""
     gpu_memory_bytes: int | None = None
     """On each GPU."""
+    kept_by: str = ""
+    """Who keeps it within its share: MPS, engine, or nothing."""
+    reported: Page | None = None
+    """What the operator last measured, by the status."""
     restarts: int = 0
     started: datetime | None = None
     """When the container that runs now was started."""
@@ -67,9 +71,31 @@ class LiveStage:
     @property
     def measured(self) -> int | None:
         """Bytes that its process holds on each of its GPUs; None where that is not known."""
-        if self.page is None or self.page.memory is None or not self.page.on_gpu:
+        found = self._memory_page
+        if found is None or found.memory is None or not found.on_gpu:
             return None
-        return self.page.memory // max(1, len(self.slots))
+        return found.memory // max(1, len(self.slots)) if found is self.page else found.memory
+
+    @property
+    def host_memory(self) -> int | None:
+        """Bytes of the host that its process holds; None where that is not known, or it is measured on its GPUs."""
+        found = self._memory_page
+        return None if found is None or found.on_gpu else found.memory
+
+    @property
+    def _memory_page(self) -> Page | None:
+        """Its own word where it was asked, otherwise the operator's."""
+        return self.page if self.page is not None and self.page.memory is not None else self.reported
+
+
+@dataclass(frozen=True)
+class LiveRestart:
+    """That all stage pods of a replica were restarted together."""
+
+    replica: int
+    count: int
+    last: datetime | None
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -125,6 +151,9 @@ class LiveModel:
     judgement: Judgement | None = None
     """What the rules say of the spec as it is stored."""
     notes: tuple[str, ...] = ()
+    restarts: tuple[LiveRestart, ...] = ()
+    revision: int | None = None
+    """Number of the last accepted spec."""
 
     @property
     def current(self) -> bool:
@@ -181,6 +210,8 @@ def live_model(manifest: Manifest, readings: Readings) -> LiveModel:
         cards=tuple(_card(row) for row in _rows(status, "gpus")),
         judgement=judgement,
         notes=(*readings.notes, *unread),
+        restarts=tuple(_restart(row) for row in _rows(status, "groupRestarts")),
+        revision=_number(status.get("revision")),
     )
 
 
@@ -250,10 +281,30 @@ def _stage(row: Manifest, pods: Mapping[str, Manifest], pages: Mapping[str, Page
         slots=tuple(row.get("slots") or ()),
         gpu_memory=clean(row.get("gpuMemory")),
         gpu_memory_bytes=row.get("gpuMemoryBytes"),
+        kept_by=clean(row.get("enforcedBy")),
+        reported=_reported(row),
         restarts=row.get("restarts", 0),
         started=running_since(pods.get(pod, {})),
         page=pages.get(pod),
     )
+
+
+def _reported(row: Manifest) -> Page | None:
+    memory = _number(row.get("measuredMemoryBytes"))
+    return None if memory is None else Page("", "", memory, row.get("measuredMemoryKind") == "torch", True)
+
+
+def _restart(row: Manifest) -> LiveRestart:
+    return LiveRestart(
+        _number(row.get("replica")) or 0,
+        _number(row.get("restarts")) or 0,
+        time_of(row.get("lastRestart")),
+        clean(row.get("reason")),
+    )
+
+
+def _number(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 def _front(pod: Manifest) -> LiveStage:

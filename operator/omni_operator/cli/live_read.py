@@ -60,9 +60,10 @@ async def _readings(cluster: Cluster, manifest: Manifest) -> Readings:
     except KubeError as error:
         if error.status != 403:
             raise
-        return Readings(notes=("Neither fronts nor measured memory are shown: you may not list pods.",))
+        seen = "memory as the operator last saw it" if _measured(manifest) else "no measured memory"
+        return Readings(notes=(f"No fronts and {seen}: you may not list pods.",))
     pages, refused = await _pages(cluster, pods)
-    return Readings(pods, pages, _notes(refused))
+    return Readings(pods, pages, _notes(refused, _measured(manifest)))
 
 
 async def _pages(cluster: Cluster, pods: list[Manifest]) -> tuple[Mapping[str, Page], Mapping[str, KubeError]]:
@@ -93,10 +94,18 @@ def _supervisor_port(pod: Manifest) -> int | None:
     return next((port["containerPort"] for port in ports if port.get("name") == SUPERVISOR), None)
 
 
-def _notes(refused: Mapping[str, KubeError]) -> tuple[str, ...]:
+def _measured(manifest: Manifest) -> bool:
+    """Whether the operator has measured anything."""
+    rows = (manifest.get("status") or {}).get("stages") or []
+    return any(isinstance(row, Mapping) and row.get("measuredMemoryBytes") for row in rows)
+
+
+def _notes(refused: Mapping[str, KubeError], measured: bool) -> tuple[str, ...]:
     if not refused:
         return ()
     if any(error.status == 403 for error in refused.values()):
+        if measured:
+            return ("Measured memory is what the operator last saw: you may not get pods/proxy.",)
         return ("No measured memory: it is read through the API server, and you may not get pods/proxy.",)
     pod, error = next(iter(refused.items()))
     others = f" and {len(refused) - 1} more" if len(refused) > 1 else ""

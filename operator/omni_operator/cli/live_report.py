@@ -17,6 +17,7 @@ def report(model: LiveModel) -> dict[str, Any]:
         **summary(model),
         "pipeline": model.pipeline or None,
         "sharing": model.sharing or None,
+        "revision": model.revision,
         "endpoint": model.endpoint or None,
         "conditions": [
             {
@@ -51,6 +52,10 @@ def report(model: LiveModel) -> dict[str, Any]:
                 "waitingFor": queue.now.name if queue.now else None,
             }
             for queue in waiting(model)
+        ],
+        "groupRestarts": [
+            {"replica": row.replica, "restarts": row.count, "last": _time(row.last), "reason": row.reason}
+            for row in model.restarts
         ],
         "notes": list(model.notes),
     }
@@ -89,7 +94,8 @@ def _stage(row: LiveStage) -> dict[str, Any]:
         "gpuMemory": row.gpu_memory or None,
         "gpuMemoryBytes": row.gpu_memory_bytes,
         "measuredBytes": row.measured,
-        "hostMemoryBytes": page.memory if page is not None and not page.on_gpu else None,
+        "hostMemoryBytes": row.host_memory,
+        "enforcedBy": row.kept_by or None,
         "mpsAttached": page.mps_attached if page is not None else None,
         "restarts": row.restarts,
         "startedAt": _time(row.started),

@@ -40,6 +40,7 @@ def status_lines(model: LiveModel, now: datetime, canvas: Canvas, replica: int |
         lines += card_lines(model, shown or [0], canvas)  # What is refused has no replicas, and a picture says why.
     lines += stage_lines(model, shown, now, canvas)
     lines += waiting_lines(model, shown, canvas)
+    lines += restart_lines(model, shown, now, canvas)
     lines += condition_lines(model, now, canvas)
     for note in (*model.notes, *_refused_note(model)):
         lines += [[Span("")], *wrapped([Span("  note: ", DIM), Span(note, DIM)], canvas.columns, 4)]
@@ -110,6 +111,17 @@ def waiting_lines(model: LiveModel, replicas: Sequence[int], canvas: Canvas) -> 
     return lines
 
 
+def restart_lines(model: LiveModel, replicas: Sequence[int], now: datetime, canvas: Canvas) -> list[Line]:
+    """Replicas whose stages were restarted together, and why."""
+    rows = [row for row in model.restarts if row.replica in replicas]
+    lines: list[Line] = [[Span("")], [Span("Restarted together", BOLD)]] if rows else []
+    for row in rows:
+        of = f"replica {row.replica}: " if len(model.replicas) > 1 else ""
+        times = f"{row.count} time{'s' * (row.count != 1)}, last {age(row.last, now)} ago"
+        lines += wrapped([Span(f"  {of}{times}"), Span(f"  {row.reason}", DIM)], canvas.columns, 4)
+    return lines
+
+
 def condition_lines(model: LiveModel, now: datetime, canvas: Canvas) -> list[Line]:
     """All conditions; a message only where it is not good, and not said above."""
     if not model.conditions:
@@ -163,7 +175,9 @@ def _cut(text: str) -> str:
 
 
 def _title(model: LiveModel) -> Line:
-    parts = [model.pipeline, model.sharing and f"sharing {model.sharing}", f"generation {model.generation}"]
+    revision = f"revision {model.revision}" if model.revision is not None else ""
+    sharing = model.sharing and f"sharing {model.sharing}"
+    parts = [model.pipeline, sharing, f"generation {model.generation}", revision]
     return [Span(model.name, BOLD), Span(f"  {', '.join(part for part in parts if part)}", DIM)]
 
 
@@ -178,8 +192,8 @@ def _told(row: LiveStage, model: LiveModel, now: datetime) -> str:
         parts.append(f"for {span_of_time(seconds)}{_limit(row, model)}")
     if row.restarts:
         parts.append(f"{row.restarts} restart{'s' * (row.restarts != 1)}")
-    if row.page is not None and row.page.memory is not None and not row.page.on_gpu:
-        parts.append(f"{format_bytes(row.page.memory)} of host memory")
+    if row.host_memory is not None:
+        parts.append(f"{format_bytes(row.host_memory)} of host memory")
     if _off_mps(row, model):
         parts.append("not attached to MPS, so its share is not enforced")
     return "; ".join(parts)

@@ -143,8 +143,8 @@ def _not_attached(model: LiveModel, row: LiveStage) -> Advice:
     node = next((card.node for card in model.cards if card.slot in row.slots and card.replica == row.replica), "")
     where = f" on node {node}" if node else ""
     return Advice(
-        f"See why the MPS control daemon of its GPU is not there{where}: NVIDIA's DRA driver runs one for each claim, as "
-        "a pod mps-control-daemon-… in its own namespace. Until it is there the stage does not start.",
+        f"See why the MPS control daemon of its GPU is not there{where}: NVIDIA's DRA driver runs one for each claim, "
+        "as a pod mps-control-daemon-… in its own namespace. Until it is there the stage does not start.",
         ("kubectl get pods -A -o wide | grep mps-control-daemon", _log(model, row, False)),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -120,9 +121,7 @@ async def reconcile(
             )
             await _finish(client, snapshot, previous, failed, Pass(step), clock)
         raise
-    # After the writes, which must wait for neither.
-    seen = await memory.pages.added(observed, now) if memory else observed
-    place = await memory.revisions.keep(client, snapshot.model, now) if memory else None
+    seen, place = await _beside(client, snapshot, observed, memory, now)
     wanted = with_restarts(judged(seen), whole.history)
     if isinstance(place, Current):
         wanted = wanted.model_copy(update={"revision": place.number, "revision_hash": place.hash})
@@ -132,6 +131,15 @@ async def reconcile(
     again_in = _look_again(plan, observed, whole, now, HISTORY_RETRY if lost else None)
     done = Pass(step, edited, problems=problems, look_again=again_in)
     return await _finish(client, snapshot, previous, wanted, done, clock)
+
+
+async def _beside(
+    client: Client, snapshot: Snapshot, observed: Observed, memory: Memory | None, now: datetime
+) -> tuple[Observed, Current | KubeError | None]:
+    """What stages measure, and the place of the spec in history: after the writes, which must wait for neither."""
+    if memory is None:
+        return observed, None
+    return await asyncio.gather(memory.pages.added(observed, now), memory.revisions.keep(client, snapshot.model, now))
 
 
 def _look_again(

@@ -107,7 +107,8 @@ class StageConfig:
     its process's slots are numbered from 0 in the order of the slots."""
     tensor_parallel_size: int = 1
     memory_bytes: int | None = None
-    """The stage's budget on each of its GPUs, bytes."""
+    """The stage's budget on each of its GPUs, bytes. Absent where another pod runs it: so a change of its budget is no
+    change of this file."""
     memory_share: str | None = None
     """The same budget as a decimal share of the planned card (`0.78`)."""
     kv_cache_bytes: int | None = None

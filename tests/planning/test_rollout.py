@@ -88,11 +88,42 @@ def test_a_changed_engine_argument_replaces_only_pods_and_keeps_the_claim(coloca
     assert world.claims["qwen3-omni-0"].uid == claim
 
 
-def test_a_changed_share_replaces_the_claim_only_when_no_pod_is_left(colocated: dict[str, Any]) -> None:
+RESTARTS: list[tuple[dict[str, str], set[str]]] = [
+    ({"thinker": "75%"}, {"thinker"}),
+    ({"talker_ar": "12%"}, {"talker-ar"}),
+    ({"thinker": "74%", "talker_ar": "14%"}, {"thinker", "talker-ar"}),
+    ({"code2wav": "3%", "image_encoder": "3%"}, {"code2wav", "image-encoder"}),
+]
+
+
+@pytest.mark.parametrize(("shares", "restarted"), RESTARTS, ids=str)
+def test_a_changed_share_restarts_that_stage_alone(
+    colocated: dict[str, Any], shares: dict[str, str], restarted: set[str]
+) -> None:
+    world = World()
+    world.settle(plan_of(colocated))
+    pods = {name: pod.uid for name, pod in world.pods.items()}
+    claims = dict(world.claims)
+    world.settle(plan_of(changed(colocated, **shares)))
+    anew = {name.removeprefix("qwen3-omni-0-") for name, pod in world.pods.items() if pods[name] != pod.uid}
+    assert anew == restarted
+    assert world.claims == claims, "their MPS daemon allows as much, and each pod takes less of it"
+
+
+def test_after_shares_shrank_they_may_grow_to_what_the_daemon_allows(colocated: dict[str, Any]) -> None:
     world = World()
     world.settle(plan_of(colocated))
     claim = world.claims["qwen3-omni-0"].uid
-    plan = plan_of(changed(colocated, thinker="75%"))
+    world.settle(plan_of(changed(colocated, thinker="74%")))
+    world.settle(plan_of(changed(colocated, 3, thinker="78%")))
+    assert world.claims["qwen3-omni-0"].uid == claim
+
+
+def test_a_share_above_the_daemon_s_limit_replaces_the_claim_when_no_pod_is_left(colocated: dict[str, Any]) -> None:
+    world = World()
+    world.settle(plan_of(colocated))
+    claim = world.claims["qwen3-omni-0"].uid
+    plan = plan_of(changed(colocated, thinker="80%"))
     world.step(plan)
     assert all(pod.deleting for pod in world.pods.values() if pod.component == "stage")
     assert world.claims["qwen3-omni-0"].uid == claim, "pods still hold it"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from omni_operator.api import names
@@ -16,6 +19,7 @@ from omni_operator.planning.rollout import Child, Step, next_step
 from omni_operator.planning.targets import existing_replicas
 from omni_operator.rendering import Settings
 from omni_operator.rendering.plan import Plan, plan_for
+from omni_stage.contract import PodConfig
 
 SETTINGS = Settings("stage:1")
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
@@ -38,6 +42,8 @@ class World:
     others: dict[tuple[ChildKind, str], ObservedOther] = field(default_factory=dict)
     requests: dict[str, list[str]] = field(default_factory=dict)
     """Of each claim."""
+    shares: dict[str, dict[int, Fraction]] = field(default_factory=dict)
+    """What each pod, by uid, was told that it may take of each slot's card."""
     log: list[str] = field(default_factory=list)
     made: int = 0
     now: datetime = NOW
@@ -53,16 +59,22 @@ class World:
         self.history = dict(whole.history)
         return next_step(plan.targets, plan.rendered, self.observed(), self.now, whole)
 
-    def step(self, plan: Plan) -> Step:
+    def step(self, plan: Plan, writes: int | None = None) -> Step:
+        """One pass. With `writes` the operator is killed after so many, and the status is not written."""
+        history = self.history
         step = self.pass_(plan)
-        for removal in step.removals:
-            self._remove(removal.kind, removal.name)
-        for child in step.apply:
-            self._apply(child)
-        for pod in step.open_gates:
-            self.log.append(f"open {pod.name}")
-            self.pods[pod.name] = replace(self.pods[pod.name], gated=False, turn_since=self.now)
+        done: list[Callable[[], None]] = [partial(self._remove, r.kind, r.name) for r in step.removals]
+        done += [partial(self._apply, child) for child in step.apply]
+        done += [partial(self._open, pod.name) for pod in step.open_gates]
+        for write in done[:writes]:
+            write()
+        if writes is not None:
+            self.history = history
         return step
+
+    def _open(self, name: str) -> None:
+        self.log.append(f"open {name}")
+        self.edit(name, gated=False, turn_since=self.now)
 
     def _remove(self, kind: ChildKind, name: str) -> None:
         self.log.append(f"delete {kind} {name}")
@@ -83,6 +95,7 @@ class World:
             for reference in child.manifest["spec"].get("resourceClaims", []):
                 assert reference["resourceClaimName"] in self.claims, "a pod needs its claim"
             assert child.name not in self.pods
+            self.shares[uid] = _shares(child)
             self.pods[child.name] = ObservedPod(
                 child.name,
                 uid,
@@ -97,7 +110,9 @@ class World:
                 turn_since=None if child.manifest["spec"].get("schedulingGates") else self.now,
             )
         elif child.kind is ChildKind.RESOURCE_CLAIM:
-            self.claims[child.name] = ObservedClaim(child.name, uid, replica, child.hash)
+            self.claims[child.name] = ObservedClaim(
+                child.name, uid, replica, child.hash, daemon_limits=child.daemon_limits
+            )
             self.requests[child.name] = [each["name"] for each in child.manifest["spec"]["devices"]["requests"]]
         else:
             self.others[child.kind, child.name] = ObservedOther(child.kind, child.name, uid, child.hash)
@@ -121,9 +136,13 @@ class World:
             assert self.pods[name].node is not None
             self.pods[name] = replace(self.pods[name], ready=True)
 
-    def finish_deletions(self) -> None:
-        self.pods = {name: pod for name, pod in self.pods.items() if not pod.deleting}
-        self.free_claims()
+    def finish_deletions(self, names: list[str] | None = None) -> None:
+        """Pods that are being removed are gone: all, whose claims are freed at once, or those of some names."""
+        gone = [name for name, pod in self.pods.items() if pod.deleting] if names is None else names
+        for name in gone:
+            del self.pods[name]
+        if names is None:
+            self.free_claims()
 
     def free_claims(self) -> None:
         """The claim controller: no pod that has a node uses the claim any more."""
@@ -149,6 +168,17 @@ class World:
             if step.empty and before == (self.pods, self.claims):
                 return
         raise AssertionError("it does not come to rest")
+
+
+def _shares(child: Child) -> dict[int, Fraction]:
+    text = child.manifest["metadata"]["annotations"][names.POD_CONFIG_ANNOTATION]
+    config = PodConfig.from_json(text)
+    found: dict[int, Fraction] = {}
+    for stage in config.stages:
+        for slot in stage.slots if stage.process == config.process else ():
+            assert stage.memory_share is not None, "a pod is told its own budget"
+            found[slot] = found.get(slot, Fraction(0)) + Fraction(stage.memory_share)
+    return found
 
 
 def look(

@@ -118,11 +118,18 @@ def pods(config: PodConfig) -> dict[str, list[dict[str, Any]]]:
     """Process -> the specs of its pod, each derived as that pod would: from its own file alone."""
     found = {}
     for process in dict.fromkeys(stage.process for stage in config.stages):
-        pod = replace(config, role=Role.STAGE, process=process)
+        pod = replace(config, role=Role.STAGE, process=process, stages=tuple(own_budgets(config.stages, process)))
         check(pod)
         group = specs.own_group(pod, specs.plan(pod, build(pod)))
         found[process] = [spec_row(spec) for spec in group.specs]
     return found
+
+
+def own_budgets(stages: tuple[StageConfig, ...], process: str) -> Iterator[StageConfig]:
+    """The stages as the operator writes them into a pod's file: with the budgets of its own alone."""
+    for stage in stages:
+        own = stage.process == process
+        yield stage if own else replace(stage, memory_bytes=None, memory_share=None, kv_cache_bytes=None)
 
 
 def split(config: PodConfig) -> PodConfig:

@@ -32,6 +32,7 @@ from omni_operator.planning.observed import (
     ObservedOther,
     ObservedPod,
 )
+from omni_operator.rendering.claim import daemon_limits
 
 KINDS: Mapping[ChildKind, Kind] = {
     ChildKind.POD: PODS,
@@ -181,6 +182,7 @@ def _claim(claim: Manifest, devices: Mapping[tuple[str, str], Manifest]) -> Obse
         deleting="deletionTimestamp" in meta,
         allocated=bool(results),
         devices={r["request"]: _device(r, devices.get((r["pool"], r["device"]))) for r in results},
+        daemon_limits=daemon_limits(claim.get("spec") or {}),
     )
 
 

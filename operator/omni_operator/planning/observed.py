@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -32,6 +32,10 @@ class StagePage:
     """`torch` for what PyTorch holds on its GPUs, `resident` for host memory."""
     mps_problem: str = ""
     """Why it is no client of an MPS control daemon; empty where it is."""
+
+
+DaemonLimits = Mapping[str, int]
+"""Bytes that an MPS control daemon lets each of its clients pin at most, by request of its claim; none: no limit."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ class ObservedClaim:
     allocated: bool = False
     devices: Mapping[str, Device] | None = None
     """By request name."""
+    daemon_limits: DaemonLimits = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any
 
 from omni_operator.planning.faults import Groups
-from omni_operator.planning.observed import FRONT, ChildKind, Observed, ObservedClaim, ObservedPod
+from omni_operator.planning.observed import FRONT, ChildKind, DaemonLimits, Observed, ObservedClaim, ObservedPod
 from omni_operator.planning.starting import being_freed
 from omni_operator.planning.targets import PodTarget, ReplicaTarget
 
@@ -36,6 +36,8 @@ class Child:
     name: str
     hash: str
     manifest: Mapping[str, Any] = field(compare=False)
+    daemon_limits: DaemonLimits = field(default_factory=dict)
+    """Of a claim: part of no hash, since the daemon of a claim that is there is good for any lower limit."""
 
 
 @dataclass(frozen=True)
@@ -222,9 +224,20 @@ def _claim_step(
 
 def _stale_claims(target: ReplicaTarget, children: tuple[Child, ...], observed: Observed) -> list[ObservedClaim]:
     """Claims of the replica that must go, or are going."""
-    wanted = {child.name: child.hash for child in children if child.kind is ChildKind.RESOURCE_CLAIM}
+    wanted = {child.name: child for child in children if child.kind is ChildKind.RESOURCE_CLAIM}
     claims = [claim for claim in observed.claims.values() if claim.replica == target.index]
-    return [claim for claim in claims if claim.deleting or wanted.get(claim.name) != claim.hash]
+    return [claim for claim in claims if claim.deleting or not _serves_claim(claim, wanted.get(claim.name))]
+
+
+def _serves_claim(claim: ObservedClaim, wanted: Child | None) -> bool:
+    """Whether a claim is good for what is rendered. A pod can only tighten the limit of its MPS daemon (NVIDIA MPS
+    documentation), so a share above it needs a new daemon, which is a new claim; a lower one does not."""
+    if wanted is None or claim.hash != wanted.hash:
+        return False
+    return all(
+        (most := wanted.daemon_limits.get(request)) is not None and most <= limit
+        for request, limit in claim.daemon_limits.items()
+    )
 
 
 def _turns(target: ReplicaTarget, observed: Observed, now: datetime) -> Iterator[ObservedPod]:

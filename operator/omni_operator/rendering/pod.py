@@ -103,8 +103,9 @@ def pod_spec(spec: OmniModelSpec, owner: Owner, settings: Settings, container: C
 
 
 def pod_config(spec: OmniModelSpec, owner: Owner, layout: Layout, replica: int, role: Role, process: str) -> PodConfig:
-    """The file that the container reads. All pods of a replica get the same one but for role, process, and the engine's
-    arguments, which only their own process gets: so a change of one stage's arguments restarts that stage alone."""
+    """The file that the container reads. All pods of a replica get the same one but for role, process, and the budgets
+    and the engine's arguments, which only their own process gets: so a change of one stage's share or arguments
+    restarts that stage alone."""
     development = spec.development
     on_cpu = development is not None and development.device is DeviceKind.CPU
     return PodConfig(
@@ -157,8 +158,8 @@ def _stage_configs(owner: Owner, layout: Layout, replica: int, process: str) -> 
                 relay_port=RELAY_PORT_BASE + i,
                 slots=stage.slots,
                 tensor_parallel_size=max(1, len(stage.slots)),
-                memory_bytes=memory,
-                memory_share=share,
+                memory_bytes=memory if own else None,
+                memory_share=share if own else None,
                 kv_cache_bytes=stage.kv_cache if own else None,
                 engine_args=dict(stage.engine_args) if own else {},
             )

@@ -45,9 +45,10 @@ def child(
     spec: Mapping[str, Any],
     labels: Mapping[str, str],
     annotations: Mapping[str, str] | None = None,
+    hashed: Mapping[str, Any] | None = None,
 ) -> Child:
     """The whole object. The hash covers all that decides what runs: not the owner's generation, and not the gates,
-    which the operator itself removes."""
+    which the operator itself removes. `hashed` is the spec where it has more that does not decide."""
     all_labels = {
         names.MODEL_LABEL: owner.name,
         names.MANAGED_BY_LABEL: names.MANAGER,
@@ -55,8 +56,8 @@ def child(
         "app.kubernetes.io/instance": owner.name,
         **labels,
     }
-    hashed = {key: value for key, value in spec.items() if key != "schedulingGates"}
-    digest = _digest({"spec": hashed, "labels": all_labels, "annotations": annotations or {}})
+    decides = {key: value for key, value in (hashed or spec).items() if key != "schedulingGates"}
+    digest = _digest({"spec": decides, "labels": all_labels, "annotations": annotations or {}})
     manifest = {
         "apiVersion": API_VERSIONS[kind],
         "kind": str(kind),

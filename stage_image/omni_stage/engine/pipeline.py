@@ -133,12 +133,18 @@ def placement(stage: Any, slots: tuple[int, ...]) -> dict[str, Any]:
 def memory(stage: Any, declared: StageConfig, config: PodConfig) -> dict[str, Any]:
     """The budget in one of sglang-omni's two units: bytes where the KV cache is given in bytes, a share otherwise.
 
+    A stage of another pod has none in the file, and gets the least that sglang-omni takes for one: it refuses stages
+    without a budget where a GPU is shared, and the sum was proved before any pod was made.
+
     In bytes sglang-omni caps torch's allocator. With a share the KV cache fills the share to the brim, so such a cap
     would fail the capture of CUDA graphs; MPS limits the process then, and `specs` caps stages that have no KV cache.
     """
     if declared.kv_cache_bytes is not None and type(stage).engine_stage:
         return {"gpu_memory_fraction": None, "total_reserve_bytes": declared.memory_bytes}
-    return {"gpu_memory_fraction": share(declared, config), "total_reserve_bytes": None}
+    fraction = share(declared, config)
+    if fraction is None and declared.process != config.process:
+        fraction = float(SMALLEST_SHARE)
+    return {"gpu_memory_fraction": fraction, "total_reserve_bytes": None}
 
 
 def share(declared: StageConfig, config: PodConfig) -> float | None:

@@ -56,6 +56,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
      "spec.model.cache", "exactly one of"),
     ("no cache", model(model={"id": "a/b", "cache": {}}), "spec.model.cache", "exactly one of"),
     ("negative replicas", model(replicas=-1), "spec.replicas", "greater than or equal to 0"),
+    ("no such amount", stage(resources={"requests": {"memory": "16GB"}}), "resources.requests.memory", "should match"),
+    ("less than nothing", stage(resources={"limits": {"cpu": -1}}), "resources.limits.cpu", "than or equal to 0"),
+    ("a template of nothing known", stage(podTemplate={"specs": {}}), "stages[0].podTemplate.specs", "unknown field"),
+    ("a label that is a number", model(podTemplate={"metadata": {"labels": {"a": 1}}}), "labels.a", "must be of type"),
     ("no such duration", model(startupTimeout="soon"), "spec.startupTimeout", "should match"),
 ]  # fmt: skip
 

@@ -24,15 +24,25 @@ STAGE = st.fixed_dictionaries(
         "kvCache": st.sampled_from(["1Gi", "8Gi"]),
         "process": st.sampled_from(["p", "thinker"]),
         "computePercentage": st.just(50),
+        "podTemplate": st.just({"spec": {"containers": [{"name": "front"}]}}),
+        "resources": st.sampled_from([{"requests": {"cpu": 1}}, {"limits": {"nvidia.com/gpu": 1}}]),
         "engineArgs": st.sampled_from([{"quantization": "fp8"}, {"max_total_tokens": 1000}]),
     },
 )
+TEMPLATE = st.fixed_dictionaries({}, optional={
+    "metadata": st.sampled_from([{"labels": {"team": "a"}}, {"labels": {"omnimodel.io/name": "a"}}, {}]),
+    "spec": st.sampled_from([{}, {"hostIPC": True}, {"nodeName": "n"}, {"affinty": {}}, {"containers": [{}]},
+                             {"containers": [{"name": "stage", "env": [{"name": "CUDA_MPS_X", "value": "1"}]}]},
+                             {"securityContext": {"runAsUser": 7}}, {"hostPID": None}]),
+})  # fmt: skip
 SPECS = st.fixed_dictionaries(
     {"stages": st.lists(STAGE, max_size=5, unique_by=lambda stage: stage["name"])},
     optional={
         "gpus": st.sampled_from([{}, {"card": "h100-80gb"}, {"card": "gb10"}, {"card": "h200", "maxShare": "94%"},
                                  {"memory": "80Gi"}, {"card": "h20", "sharing": {"strategy": "None"}}]),
         "development": st.just({"hold": "loading"}),
+        "podTemplate": TEMPLATE,
+        "frontend": st.fixed_dictionaries({"podTemplate": TEMPLATE}),
     },
 )  # fmt: skip
 

@@ -88,3 +88,26 @@ def test_the_user_s_own_limits_stay(tiny: dict[str, Any]) -> None:
     tiny["spec"]["stages"][0]["resources"] = {"limits": {"memory": "8Gi"}, "requests": {"cpu": "1"}}
     found = pods(tiny, node("gpu-1", "mps", 2))["thinker"]["spec"]["containers"][0]["resources"]
     assert found == {"limits": {"memory": "8Gi", "nvidia.com/gpu": "1"}, "requests": {"cpu": "1"}}
+
+
+def test_what_a_user_wants_of_nodes_and_resources_comes_on_top(tiny: dict[str, Any]) -> None:
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in ("a", "b")]
+    apart = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"noisy": "true"}}}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    wanted = {
+        "nodeAffinity": {required: {"nodeSelectorTerms": zones}},
+        "podAntiAffinity": {required: [apart]},
+        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []},
+    }
+    before = pods(tiny, node("gpu-1", "mps", 2))["thinker"]
+    tiny["spec"]["podTemplate"] = {"spec": {"affinity": wanted}}
+    tiny["spec"]["stages"][0]["resources"] = {"limits": {"memory": "1Gi"}}
+    after = pods(tiny, node("gpu-1", "mps", 2))["thinker"]
+    assert limits(after) == {**limits(before), "memory": "1Gi"}
+    ours, both = before["spec"]["affinity"], after["spec"]["affinity"]
+    assert both["podAffinity"][required] == ours["podAffinity"][required]
+    assert both["podAntiAffinity"][required] == [*ours["podAntiAffinity"][required], apart]
+    [own] = ours["nodeAffinity"][required]["nodeSelectorTerms"]
+    assert both["nodeAffinity"][required]["nodeSelectorTerms"] == [
+        {"matchExpressions": [*own["matchExpressions"], *zone["matchExpressions"]]} for zone in zones
+    ]

@@ -23,10 +23,16 @@ def children(name: str) -> list[Child]:
     return [*rendered.shared, *(child for replica in rendered.replicas.values() for child in replica)]
 
 
+SHOWN = {
+    "tiny-omni": None,
+    "qwen3-omni-h100-colocated": ("qwen3-omni-0", "qwen3-omni-0-thinker"),
+    "pod-templates": ("added-to-0-thinker", "added-to-0--front"),
+}
+"""Which children: all of the tiny model, of others what differs in kind."""
+
+
 def shown(name: str) -> list[Child]:
-    """All of the tiny model; of the big one what differs in kind, since its pods are much the same."""
-    found = children(name)
-    return found if name == "tiny-omni" else [c for c in found if c.name in ("qwen3-omni-0", "qwen3-omni-0-thinker")]
+    return [child for child in children(name) if SHOWN[name] is None or child.name in (SHOWN[name] or ())]
 
 
 def readable(child: Child) -> dict[str, Any]:
@@ -38,7 +44,7 @@ def readable(child: Child) -> dict[str, Any]:
     return manifest
 
 
-@pytest.mark.parametrize("name", ["tiny-omni", "qwen3-omni-h100-colocated"])
+@pytest.mark.parametrize("name", SHOWN)
 def test_example_renders_as_committed(name: str) -> None:
     path = GOLDEN / f"{name}.yaml"
     text = yaml.safe_dump_all(map(readable, shown(name)), sort_keys=False, width=120)
@@ -47,7 +53,7 @@ def test_example_renders_as_committed(name: str) -> None:
     assert path.read_text() == text, "run `make golden` and read the diff"
 
 
-@pytest.mark.parametrize("name", ["tiny-omni", "qwen3-omni-h100-colocated"])
+@pytest.mark.parametrize("name", SHOWN)
 def test_every_pod_s_file_can_be_read_by_the_container(name: str) -> None:
     files = [c.manifest["metadata"]["annotations"].get(names.POD_CONFIG_ANNOTATION) for c in children(name)]
     configs = [PodConfig.from_json(text) for text in files if text]

@@ -41,8 +41,23 @@ ACCEPTED_ANNOTATION = f"{GROUP}/accepted-at"
 TURN_GATE = f"{GROUP}/gpu-turn"
 """Scheduling gate of a stage pod, opened when it is the pod's turn to start on its GPUs."""
 
+POD_CLAIM = "gpus"
+"""Name under which a stage pod refers to its claim."""
+CONFIG_VOLUME, SCRATCH_VOLUME, MODELS_VOLUME, SHM_VOLUME = "config", "tmp", "models", "shm"
+"""Volumes of the operator's own containers."""
+
+DRIVER_VARIABLE_PREFIX = "CUDA_MPS_"
+DRIVER_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
+"""Environment variables that the operator and the GPU driver set: another value opens a GPU that nobody booked, or
+lifts the limit of a share."""
+
 MAX_POD_NAME = 63
 """A pod's name is its hostname too, so it must be a DNS label: at most 63 characters (RFC 1123)."""
+
+
+def driver_sets(variable: str) -> bool:
+    """Whether an environment variable is set by the operator and the GPU driver."""
+    return variable.startswith(DRIVER_VARIABLE_PREFIX) or variable in DRIVER_VARIABLES
 
 
 def group_name(model: str, replica: int, first_slot: int | None = None) -> str:

@@ -20,11 +20,16 @@ _UNITS = {
     "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
 }  # fmt: skip
+_FRACTIONS = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000)}
+_LARGE = {"P": 10**15, "E": 10**18, "Pi": 2**50, "Ei": 2**60}
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(k|M|G|T|Ki|Mi|Gi|Ti)?")
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%")
 AMOUNT_PATTERN = r"^[0-9]{1,18}(\.[0-9]{1,9})?(k|M|G|T|Ki|Mi|Gi|Ti)?$"
 PERCENT_PATTERN = r"^[0-9]{1,3}(\.[0-9]{1,9})?%$"
 GPU_MEMORY_PATTERN = rf"{PERCENT_PATTERN[:-1]}$|{AMOUNT_PATTERN}"
+QUANTITY_PATTERN = r"^\+?([0-9]{1,18}(\.[0-9]{0,9})?|\.[0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$"
+"""Kubernetes' quantity of any resource, not negative: `500m`, `2`, `1e3`, `16Gi`."""
+_QUANTITY = re.compile(r"\+?([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?")
 
 _WRONG_UNITS = {"GB": "G", "MB": "M", "KB": "k", "TB": "T", "GiB": "Gi", "MiB": "Mi", "KiB": "Ki", "TiB": "Ti",
                 "g": "G", "m": "M", "K": "k", "gb": "G", "mb": "M", "gib": "Gi", "mib": "Mi", "gi": "Gi",
@@ -108,6 +113,21 @@ def parse_budget(text: str | int) -> Budget:
     return Amount(parse_amount(text))
 
 
+def parse_quantity(text: str | int | float) -> Fraction:
+    """A quantity of any resource, 0 too, as Kubernetes reads it: `500m` CPUs, `16Gi`. Raises QuantityError."""
+    if not isinstance(text, str):
+        if text < 0 or text != text or text == float("inf"):
+            raise QuantityError(f"{_shown(text)} is not a quantity of 0 or more")
+        return Fraction(text)
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise QuantityError(_unreadable(text, "a quantity such as 500m, 2 or 16Gi"))
+    number, suffix = Fraction(match[1]), match[2] or ""
+    if suffix[:1] in ("e", "E") and len(suffix) > 1 and suffix != "Ei":
+        return number * Fraction(10) ** int(suffix[1:])
+    return number * (_FRACTIONS.get(suffix) or _LARGE.get(suffix) or _UNITS[suffix])
+
+
 def format_percent(value: Fraction, unlike: Fraction | None = None) -> str:
     """`78%`, `33.5%`, `94.0049%`: exact up to four decimals, otherwise as short as it can be without misleading.
 
@@ -173,7 +193,7 @@ def _unreadable(text: str, wanted: str) -> str:
     return f"{_shown(text)} is not {wanted}"
 
 
-def _shown(text: str | int) -> str:
+def _shown(text: str | float) -> str:
     """As Python would show it, cut where nobody would read on."""
     try:
         shown = repr(text)

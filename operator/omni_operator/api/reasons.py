@@ -51,6 +51,12 @@ class Reason(StrEnum):
     DEVICE_COUNT_MISMATCH = "DeviceCountMismatch"
     PROCESS_SPLIT = "ProcessSplit"
     NAMES_COLLIDE = "NamesCollide"
+    FIELD_RESERVED = "FieldReserved"
+    VARIABLE_RESERVED = "VariableReserved"
+    MOUNT_RESERVED = "MountReserved"
+    CLAIM_NOT_SHARED = "ClaimNotShared"
+    GPU_DOUBLE_BOOKED = "GpuDoubleBooked"
+    MPS_USERS_DIFFER = "MpsUsersDiffer"
 
     # The declaration does not fit.
     BUDGET_MISSING = "BudgetMissing"
@@ -70,6 +76,7 @@ class Reason(StrEnum):
     SHARE_NOT_ENFORCED = "ShareNotEnforced"
     BUDGET_TIGHT = "BudgetTight"
     COPIES_UNCAPPED = "CopiesUncapped"
+    MPS_USER_NOT_SERVED = "MpsUserNotServed"
 
     # The cluster says no.
     NAME_TAKEN = "NameTaken"

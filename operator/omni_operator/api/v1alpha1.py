@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic.alias_generators import to_camel
 
 from omni_operator.api.enums import (
@@ -23,13 +23,16 @@ from omni_operator.api.enums import (
     SharingStrategy,
     TimeSliceInterval,
 )
+from omni_operator.api.names import DRIVER_VARIABLE_PREFIX, DRIVER_VARIABLES
 from omni_operator.api.quantities import (
     AMOUNT_PATTERN,
     GPU_MEMORY_PATTERN,
     PERCENT_PATTERN,
+    QUANTITY_PATTERN,
     parse_amount,
     parse_budget,
     parse_percent,
+    parse_quantity,
 )
 
 MAX_STAGES = 64
@@ -75,7 +78,25 @@ _BUDGET_SCHEMA = {
         ),
     ),
 }
-QuantityValue = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True, "maxLength": 32})]
+
+
+def _quantity(value: str | int) -> str | int:
+    parse_quantity(value)
+    return value
+
+
+QuantityValue = Annotated[
+    str | int,
+    AfterValidator(_quantity),
+    Field(
+        json_schema_extra={
+            "x-kubernetes-int-or-string": True,
+            "pattern": QUANTITY_PATTERN,
+            "maxLength": 32,
+            "minimum": 0,
+        }
+    ),
+]
 GpuMemory = Annotated[str | int, Field(json_schema_extra=_BUDGET_SCHEMA)]
 
 
@@ -224,8 +245,7 @@ class EnvVar(Resource):
     model_config = ConfigDict(
         json_schema_extra=rules(
             (
-                "!self.name.startsWith('CUDA_MPS_') && !(self.name in ['CUDA_VISIBLE_DEVICES', "
-                "'NVIDIA_VISIBLE_DEVICES', 'NVIDIA_DRIVER_CAPABILITIES'])",
+                f"!self.name.startsWith('{DRIVER_VARIABLE_PREFIX}') && !(self.name in {[*DRIVER_VARIABLES]})",
                 "is set by the operator and the GPU driver; remove it and use gpus, gpuMemory or computePercentage",
             )
         )
@@ -241,6 +261,33 @@ class Resources(Resource):
 
     requests: dict[str, QuantityValue] | None = Field(None, description="What is set aside: {cpu: 2, memory: 16Gi}.")
     limits: dict[str, QuantityValue] | None = Field(None, description="What may be used at most.")
+
+
+class PodTemplateMetadata(Resource):
+    """What is added to a pod's metadata."""
+
+    labels: Annotated[dict[str, str], Field(max_length=64)] | None = Field(
+        None,
+        description="More labels. A change is made on the running pods. The operator's own (omnimodel.io/…, "
+        "app.kubernetes.io/name, /instance and /managed-by) MUST NOT be among them.",
+    )
+    annotations: Annotated[dict[str, str], Field(max_length=64)] | None = Field(
+        None, description="More annotations, but for omnimodel.io/…. A change restarts the pod, as in a Deployment."
+    )
+
+
+class PodTemplate(Resource):
+    """What is added to pods that the operator makes, in the fields of a pod."""
+
+    metadata: PodTemplateMetadata | None = Field(None, description="More labels and annotations.")
+    spec: dict[str, Any] | None = Field(
+        None,
+        description="Fields of a pod's spec, merged over the operator's as by kubectl: maps field by field; "
+        "containers, volumes and env by name, mounts by path, other lists as a whole. Containers named stage and front "
+        "are the operator's own, all others are added. What decides about GPUs, start and restart is the operator's, "
+        "and is refused with the reason.",
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True, "maxProperties": 64},
+    )
 
 
 class StageSpec(Resource):
@@ -301,6 +348,9 @@ class StageSpec(Resource):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     resources: Resources | None = Field(None, description="CPU and memory of the stage's container.")
+    pod_template: PodTemplate | None = Field(
+        None, description="What is added to the stage's pod, after spec.podTemplate."
+    )
 
     @field_validator("gpu_memory")
     @classmethod
@@ -324,6 +374,9 @@ class FrontendSpec(Resource):
         None, description="Port of the Service. Missing means 8000."
     )
     resources: Resources | None = Field(None, description="CPU and memory of the front's container.")
+    pod_template: PodTemplate | None = Field(
+        None, description="What is added to the front's pod, after spec.podTemplate."
+    )
 
 
 class Toleration(Resource):
@@ -391,6 +444,7 @@ class OmniModelSpec(Resource):
         None, description="Time from a stage's turn until it must be ready, such as 30m. Missing means 30m."
     )
     scheduling: SchedulingSpec | None = Field(None, description="Which nodes may run the pods.")
+    pod_template: PodTemplate | None = Field(None, description="What is added to every pod, of stages and front.")
     development: DevelopmentSpec | None = Field(None, description="For development only.")
 
     @field_validator("gpus")

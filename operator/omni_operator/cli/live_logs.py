@@ -13,10 +13,11 @@ from typing import BinaryIO
 from omni_operator.api import names
 from omni_operator.cli.documents import BadInput, Place
 from omni_operator.cli.live import Cluster
-from omni_operator.cli.live_model import LiveModel, Manifest, Readings, clean, container_of, live_model
+from omni_operator.cli.live_model import LiveModel, Manifest, Readings, clean, live_model
 from omni_operator.cli.live_read import model_of, pods_of
 from omni_operator.kube.client import KubeError
 from omni_operator.kube.pages import log_of
+from omni_operator.planning.containers import own_name, own_status
 from omni_operator.planning.observed import FRONT
 
 LOOK_AGAIN_SECONDS = 2.0
@@ -54,7 +55,7 @@ async def stream(cluster: Cluster, wanted: Wanted, sink: BinaryIO) -> str:
         await asyncio.sleep(LOOK_AGAIN_SECONDS)
     if wanted.replica is None and len(model.replicas) > 1:
         print(f"{len(model.replicas)} replicas; this is {name}", file=sys.stderr, flush=True)
-    await _copy(cluster, wanted, name, sink)
+    await _copy(cluster, wanted, name, own_name(pod), sink)
     return ""
 
 
@@ -91,9 +92,15 @@ def pods_by_stage(model: LiveModel) -> Mapping[tuple[str, int], str]:
     return found
 
 
-async def _copy(cluster: Cluster, wanted: Wanted, pod: str, sink: BinaryIO) -> None:
+async def _copy(cluster: Cluster, wanted: Wanted, pod: str, container: str, sink: BinaryIO) -> None:
     chunks = log_of(
-        cluster.client, cluster.namespace, pod, follow=wanted.follow, previous=wanted.previous, tail=wanted.tail
+        cluster.client,
+        cluster.namespace,
+        pod,
+        container,
+        follow=wanted.follow,
+        previous=wanted.previous,
+        tail=wanted.tail,
     )
     try:
         async with aclosing(chunks):
@@ -107,8 +114,9 @@ async def _copy(cluster: Cluster, wanted: Wanted, pod: str, sink: BinaryIO) -> N
 
 
 def _has_run(pod: Manifest) -> bool:
-    state = container_of(pod).get("state") or {}
-    return "running" in state or "terminated" in state or bool(container_of(pod).get("restartCount"))
+    container = own_status(pod)
+    state = container.get("state") or {}
+    return "running" in state or "terminated" in state or bool(container.get("restartCount"))
 
 
 def _state(model: LiveModel, pod: str) -> str:

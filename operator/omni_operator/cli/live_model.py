@@ -16,6 +16,7 @@ from omni_operator.api import names
 from omni_operator.api.reasons import ConditionType
 from omni_operator.cli.documents import BadInput, Document, Place
 from omni_operator.cli.judge import Judgement, Options, judge
+from omni_operator.planning.containers import own_status, waits_for
 from omni_operator.planning.observed import FRONT
 
 Manifest = Mapping[str, Any]
@@ -241,15 +242,9 @@ def time_of(text: Any) -> datetime | None:
         return None
 
 
-def container_of(pod: Manifest) -> Manifest:
-    """Status of the one container; empty before it has any."""
-    found = _rows(_mapping(pod.get("status")), "containerStatuses")
-    return found[0] if found else {}
-
-
 def running_since(pod: Manifest) -> datetime | None:
     """When the container that runs now was started; None where none runs."""
-    return time_of(_mapping(_mapping(container_of(pod).get("state")).get("running")).get("startedAt"))
+    return time_of(_mapping(_mapping(own_status(pod).get("state")).get("running")).get("startedAt"))
 
 
 def _judged(manifest: Manifest) -> tuple[Judgement | None, tuple[str, ...]]:
@@ -309,11 +304,10 @@ def _number(value: Any) -> int | None:
 
 def _front(pod: Manifest) -> LiveStage:
     """The status has no row for fronts, so the pod is read."""
-    status, container = _mapping(pod.get("status")), container_of(pod)
+    status = _mapping(pod.get("status"))
     ready = any(row.get("type") == READY and row.get("status") == "True" for row in _rows(status, "conditions"))
-    waiting = _mapping(_mapping(container.get("state")).get("waiting"))
     unscheduled = next((r for r in _rows(status, "conditions") if r.get("reason") == "Unschedulable"), {})
-    reason = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message")))) or unscheduled.get("message", "")
+    reason = waits_for(pod) or unscheduled.get("message", "")
     node = _mapping(pod.get("spec")).get("nodeName")
     return LiveStage(
         name=FRONT,
@@ -321,7 +315,7 @@ def _front(pod: Manifest) -> LiveStage:
         pod=pod["metadata"]["name"],
         state=READY if ready else "Starting" if node else "Pending",
         reason="" if ready else clean(reason),
-        restarts=container.get("restartCount", 0),
+        restarts=own_status(pod).get("restartCount", 0),
         started=running_since(pod),
     )
 

@@ -23,6 +23,7 @@ from omni_operator.kube.client import (
     KubeError,
     Manifest,
 )
+from omni_operator.planning.containers import own_status, waits_for
 from omni_operator.planning.drift import Live
 from omni_operator.planning.observed import (
     ChildKind,
@@ -110,11 +111,9 @@ def _owned(items: Iterable[Manifest | None], uid: str) -> Iterable[Manifest]:
 def _pod(pod: Manifest) -> ObservedPod:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
-    containers = status.get("containerStatuses") or []
-    container: Manifest = containers[0] if containers else {}
+    container = own_status(pod)
     state = container.get("state") or {}
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
-    waiting = state.get("waiting") or {}
     scheduled = conditions.get("PodScheduled") or {}
     gated = any(gate["name"] == names.TURN_GATE for gate in spec.get("schedulingGates") or [])
     created = _time(meta.get("creationTimestamp"))
@@ -127,7 +126,9 @@ def _pod(pod: Manifest) -> ObservedPod:
         process=meta["labels"].get(names.PROCESS_LABEL, ""),
         hash=(meta.get("annotations") or {}).get(names.HASH_ANNOTATION, ""),
         generation=_integer(meta, "annotations", names.GENERATION_ANNOTATION),
-        claim=next((row.get("resourceClaimName") for row in spec.get("resourceClaims") or []), None),
+        claim=next(
+            (r.get("resourceClaimName") for r in spec.get("resourceClaims") or [] if r["name"] == names.POD_CLAIM), None
+        ),
         plugin=(meta.get("annotations") or {}).get(names.DEVICE_PLUGIN_ANNOTATION),
         node=spec.get("nodeName"),
         phase=status.get("phase", "Pending"),
@@ -138,7 +139,7 @@ def _pod(pod: Manifest) -> ObservedPod:
         exit_code=ended.get("exitCode"),
         exit_message=_last_line(ended.get("message")),
         address=status.get("podIP") or "",
-        waiting=": ".join(filter(None, (waiting.get("reason"), waiting.get("message")))),
+        waiting=waits_for(pod),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         started=started,
         ready_since=_time((conditions.get("Ready") or {}).get("lastTransitionTime")),
@@ -157,7 +158,7 @@ def _turn(meta: Manifest) -> datetime | None:
     return None
 
 
-def _unhealthy(container: Manifest) -> Iterator[str]:
+def _unhealthy(container: Mapping[str, Any]) -> Iterator[str]:
     """Devices of the container that are no longer fit for use (ResourceHealthStatus, beta since Kubernetes 1.36)."""
     for row in container.get("allocatedResourcesStatus") or []:
         for device in row.get("resources") or []:

@@ -41,10 +41,18 @@ async def stage_page(client: Client, namespace: str, pod: str, port: int) -> Man
 
 
 def log_of(
-    client: Client, namespace: str, pod: str, *, follow: bool = False, previous: bool = False, tail: int | None = None
+    client: Client,
+    namespace: str,
+    pod: str,
+    container: str,
+    *,
+    follow: bool = False,
+    previous: bool = False,
+    tail: int | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """The log of a pod's one container, as it comes. Raises KubeError."""
+    """The log of a pod's container, as it comes. Raises KubeError."""
     query = {
+        **({"container": container} if container else {}),
         **({"follow": "true"} if follow else {}),
         **({"previous": "true"} if previous else {}),
         **({"tailLines": str(tail)} if tail is not None else {}),

@@ -14,7 +14,7 @@ from omni_operator.api.names import MAX_POD_NAME, stage_pod_name
 from omni_operator.api.reasons import Reason
 from omni_operator.planning.layout import Layout, Problem, Problems, Severity, refused
 from omni_operator.planning.resolve import Resolution
-from omni_operator.planning.rules import memory, model, sharing, slots
+from omni_operator.planning.rules import bookings, memory, model, overrides, pods, sharing, slots
 
 Rule = Callable[[Layout], Problems]
 
@@ -45,6 +45,19 @@ REFUSING: tuple[Rule, ...] = (
     sharing.interval_needs_time_slicing,
     slots.pod_names_distinct,
     model.weights_within_budget,
+    overrides.fields_left_to_operator,
+    overrides.values_that_keep_stages_serving,
+    overrides.metadata_left_to_operator,
+    overrides.variables_left_to_driver,
+    overrides.mounts_left_to_operator,
+    overrides.names_apart,
+    bookings.claims_shared,
+    bookings.gpus_booked_once,
+    bookings.resources_make_sense,
+    pods.additions_complete,
+    pods.users_can_start,
+    pods.one_user_per_daemon,
+    pods.namespaces_of_daemon,
 )
 """Whatever one of these finds is an error or a question."""
 WARNING: tuple[Rule, ...] = (
@@ -53,6 +66,7 @@ WARNING: tuple[Rule, ...] = (
     sharing.shares_enforced,
     memory.headroom,
     model.model_has_room,
+    pods.user_of_daemon,
 )
 """Whatever one of these finds is accepted, and said."""
 RULES = (*REFUSING, *WARNING)

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from math import lcm
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from omni_operator.api.enums import Placement, SharingBackend, SharingStrategy, TimeSliceInterval
 from omni_operator.api.quantities import Amount, Budget, Share
 from omni_operator.api.reasons import Reason
 from omni_operator.catalogue import Card, ModelSize
+
+if TYPE_CHECKING:
+    from omni_operator.planning.templates import PodTemplate
 
 T = TypeVar("T")
 
@@ -130,6 +133,8 @@ class Layout:
     device_plugin: DevicePlugin = DevicePlugin()
     size: ModelSize | None = None
     """How big the model is that is loaded, where that is known."""
+    templates: tuple[PodTemplate, ...] = ()
+    """What the user adds to pods, in the order in which it is merged."""
 
     @property
     def mps(self) -> bool:

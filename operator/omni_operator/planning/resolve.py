@@ -30,6 +30,7 @@ from omni_operator.catalogue import (
 from omni_operator.planning.cluster import DRIVER, Surroundings, Wish, on_cluster
 from omni_operator.planning.layout import DEFAULT_STARTUP_TIMEOUT, Layout, Problem, Severity, Stage
 from omni_operator.planning.rules.wording import closest
+from omni_operator.planning.templates import read_templates
 
 if TYPE_CHECKING:
     from omni_operator.api.v1alpha1 import GpusSpec, ModelSource, OmniModelSpec, StageSpec
@@ -88,6 +89,8 @@ def resolve(spec: OmniModelSpec, surroundings: Surroundings = ANYWHERE) -> Resol
     limit = Fraction(1)
     if gpus is not None and gpus.max_share:
         limit = problems.attempt(parse_percent, gpus.max_share, field="spec.gpus.maxShare") or limit
+    templates, wrong = read_templates(spec)
+    problems.found += wrong
     chosen = problems.attempt(_pipeline_of, spec.model)
     stages = _stages_of(spec, *chosen, problems) if chosen else ()
     if chosen is None or problems.fatal:
@@ -108,6 +111,7 @@ def resolve(spec: OmniModelSpec, surroundings: Surroundings = ANYWHERE) -> Resol
         apart=variant.apart,
         together=variant.together,
         size=_size_of(spec, pipeline),
+        templates=templates,
     )
     layout, found = on_cluster(_with_concrete_strategy(layout), _wish(spec), surroundings)
     return Resolution(layout, (*problems.found, *found))

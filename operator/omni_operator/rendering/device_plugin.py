@@ -30,12 +30,9 @@ def group_label(owner: Owner, group: str) -> dict[str, str]:
     return {names.GROUP_LABEL: hashlib.sha256(f"{owner.uid}/{group}".encode()).hexdigest()[:16]}
 
 
-def with_gpus(resources: dict[str, Any], layout: Layout, pod: PodTarget) -> dict[str, Any]:
-    """A container's resources with its GPUs, or with one part of a shared one."""
-    if not pod.slots:
-        return resources
-    gpus = {layout.device_plugin.resource: str(len(pod.slots))}
-    return {**resources, "limits": {**(resources.get("limits") or {}), **gpus}}
+def gpus_of(layout: Layout, pod: PodTarget) -> dict[str, Any]:
+    """A container's resources: its GPUs, or one part of a shared one."""
+    return {"limits": {layout.device_plugin.resource: str(len(pod.slots))}} if pod.slots else {}
 
 
 def affinity(layout: Layout, label: dict[str, str]) -> dict[str, Any]:

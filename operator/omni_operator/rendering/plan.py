@@ -17,6 +17,7 @@ from omni_operator.planning.conditions import Subject
 from omni_operator.planning.layout import Layout, Problem, refused
 from omni_operator.planning.resolve import ANYWHERE, resolve
 from omni_operator.planning.rollout import Rendered
+from omni_operator.planning.rules.pod_fields import belongs
 from omni_operator.planning.targets import ReplicaTarget, replica_indices, replica_target
 from omni_operator.rendering import Owner, Settings, endpoint_port, render
 
@@ -66,8 +67,10 @@ def _invalid(error: ValidationError) -> list[Problem]:
     problems: list[Problem] = []
     for found in error.errors(include_url=False):
         path = "spec" + "".join(_path_part(part) for part in found["loc"])
-        words = "unknown field" if found["type"] == "extra_forbidden" else _words(found)
-        remedy = "Remove it, or correct its name." if found["type"] == "extra_forbidden" else ""
+        unknown = found["type"] == "extra_forbidden"
+        told = belongs(str(found["loc"][-1])) if unknown else ""
+        words = f"unknown field; {told}".rstrip("; ") if unknown else _words(found)
+        remedy = "Remove it, or correct its name." if unknown and not told else ""
         problems.append(Problem(Reason.INVALID_SPEC, f"{path}: {words}.", path, remedy=remedy))
     return problems
 

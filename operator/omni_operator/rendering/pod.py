@@ -10,6 +10,7 @@ from omni_operator.api import names
 from omni_operator.api.enums import DeviceKind
 from omni_operator.api.v1alpha1 import ModelCache, OmniModelSpec, SchedulingSpec
 from omni_operator.planning.layout import DEFAULT_STARTUP_TIMEOUT, Layout
+from omni_operator.planning.rules.pods import ROOT, USER
 from omni_operator.rendering.claim import request_name
 from omni_operator.rendering.template import Owner, Settings
 from omni_stage.contract import (
@@ -28,10 +29,7 @@ from omni_stage.contract import (
     StageConfig,
 )
 
-USER = 65532
-"""The non-root user of the stage image."""
-CLAIM = "gpus"
-"""Name under which a pod refers to the replica's claim."""
+CLAIM = names.POD_CLAIM
 GRACE_SECONDS = 45
 """From SIGTERM to SIGKILL: upstream drains a stage in about 6 s, a long answer takes longer."""
 
@@ -183,7 +181,7 @@ def _common_env(spec: OmniModelSpec) -> list[dict[str, Any]]:
 def _pod_security(as_root: bool) -> dict[str, Any]:
     seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
     if as_root:
-        return {"runAsUser": 0, "runAsGroup": 0, "fsGroup": USER, **seccomp}
+        return {"runAsUser": ROOT, "runAsGroup": ROOT, "fsGroup": USER, **seccomp}
     return {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER, **seccomp}
 
 
@@ -191,21 +189,24 @@ def _volumes(cache: ModelCache, own_shm: bool) -> tuple[list[dict[str, Any]], li
     folder, file = CONFIG_PATH.rsplit("/", 1)
     annotation = f"metadata.annotations['{names.POD_CONFIG_ANNOTATION}']"
     volumes: list[dict[str, Any]] = [
-        {"name": "config", "downwardAPI": {"items": [{"path": file, "fieldRef": {"fieldPath": annotation}}]}},
-        {"name": "tmp", "emptyDir": {}},
-        {"name": "models", **_cache_source(cache)},
+        {
+            "name": names.CONFIG_VOLUME,
+            "downwardAPI": {"items": [{"path": file, "fieldRef": {"fieldPath": annotation}}]},
+        },
+        {"name": names.SCRATCH_VOLUME, "emptyDir": {}},
+        {"name": names.MODELS_VOLUME, **_cache_source(cache)},
     ]
     read_only = cache.image is not None or bool(
         cache.persistent_volume_claim and cache.persistent_volume_claim.read_only
     )
     mounts: list[dict[str, Any]] = [
-        {"name": "config", "mountPath": folder, "readOnly": True},
-        {"name": "tmp", "mountPath": "/tmp"},
-        {"name": "models", "mountPath": MODEL_CACHE_PATH, **({"readOnly": True} if read_only else {})},
+        {"name": names.CONFIG_VOLUME, "mountPath": folder, "readOnly": True},
+        {"name": names.SCRATCH_VOLUME, "mountPath": "/tmp"},
+        {"name": names.MODELS_VOLUME, "mountPath": MODEL_CACHE_PATH, **({"readOnly": True} if read_only else {})},
     ]
     if own_shm:
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+        volumes.append({"name": names.SHM_VOLUME, "emptyDir": {"medium": "Memory"}})
+        mounts.append({"name": names.SHM_VOLUME, "mountPath": "/dev/shm"})
     return volumes, mounts
 
 

@@ -7,16 +7,18 @@ from typing import Any
 
 from omni_operator.api import names
 from omni_operator.api.quantities import MIB
-from omni_operator.api.v1alpha1 import OmniModelSpec, StageSpec
+from omni_operator.api.v1alpha1 import OmniModelSpec
 from omni_operator.planning.cluster import remembered
 from omni_operator.planning.layout import Layout
-from omni_operator.planning.observed import STAGE, ChildKind
+from omni_operator.planning.observed import STAGE
 from omni_operator.planning.rollout import Child
 from omni_operator.planning.rules.sharing import mps_limit
 from omni_operator.planning.targets import PodTarget
-from omni_operator.rendering.device_plugin import affinity, group_label, with_gpus
+from omni_operator.planning.templates import layers
+from omni_operator.rendering.device_plugin import affinity, gpus_of, group_label
+from omni_operator.rendering.overlay import pod_child
 from omni_operator.rendering.pod import CLAIM, Container, pod_config, pod_spec, supervisor_port
-from omni_operator.rendering.template import Owner, Settings, child
+from omni_operator.rendering.template import Owner, Settings
 from omni_stage.contract import Role, Sharing
 
 
@@ -24,13 +26,11 @@ def stage_pod(owner: Owner, spec: OmniModelSpec, layout: Layout, settings: Setti
     """The pod of one process."""
     config = pod_config(spec, owner, layout, pod.replica, Role.STAGE, pod.process)
     under_mps = config.sharing is Sharing.MPS
-    overrides = [s for s in spec.stages or [] if s.name in {stage.name for stage in pod.stages}]
-    resources = _resources(overrides)
     container = Container(
-        name="stage",
+        name=STAGE,
         ports=supervisor_port(),
-        env=(*_mps_env(layout, pod, under_mps), *_user_env(overrides)),
-        resources=with_gpus(resources, layout, pod) if layout.on_device_plugin else resources,
+        env=tuple(_mps_env(layout, pod, under_mps)),
+        resources=gpus_of(layout, pod) if layout.on_device_plugin else {},
         slots=() if layout.on_device_plugin else pod.slots,
         as_root=under_mps and not layout.multi_user,
         own_shm=not under_mps,
@@ -52,7 +52,8 @@ def stage_pod(owner: Owner, spec: OmniModelSpec, layout: Layout, settings: Setti
         body["resourceClaims"] = [{"name": CLAIM, "resourceClaimName": pod.group}]
     if pod.group is not None:
         body["schedulingGates"] = [{"name": names.TURN_GATE}]
-    return child(ChildKind.POD, pod.name, owner, body, labels, annotations)
+    added = layers(layout.templates, STAGE, [stage.name for stage in pod.stages])
+    return pod_child(pod.name, owner, body, labels, annotations, added)
 
 
 def _mps_env(layout: Layout, pod: PodTarget, under_mps: bool) -> Iterator[Mapping[str, Any]]:
@@ -66,13 +67,3 @@ def _mps_env(layout: Layout, pod: PodTarget, under_mps: bool) -> Iterator[Mappin
     percentages = [s.compute_percentage for s in pod.stages if s.compute_percentage is not None]
     if percentages:
         yield {"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": str(max(percentages))}
-
-
-def _user_env(overrides: list[StageSpec]) -> list[Mapping[str, Any]]:
-    found = {variable.name: variable.value for stage in overrides for variable in stage.env or []}
-    return [{"name": name, "value": value} for name, value in found.items()]
-
-
-def _resources(overrides: list[StageSpec]) -> dict[str, Any]:
-    declared = next((stage.resources for stage in overrides if stage.resources is not None), None)
-    return declared.model_dump(exclude_none=True, mode="json") if declared else {}

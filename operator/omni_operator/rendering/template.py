@@ -46,9 +46,11 @@ def child(
     labels: Mapping[str, str],
     annotations: Mapping[str, str] | None = None,
     hashed: Mapping[str, Any] | None = None,
+    free_labels: Mapping[str, str] | None = None,
 ) -> Child:
-    """The whole object. The hash covers all that decides what runs: not the owner's generation, and not the gates,
-    which the operator itself removes. `hashed` is the spec where it has more that does not decide."""
+    """The whole object. The hash covers all that decides what runs: not the owner's generation, not the gates, which
+    the operator itself removes, and not free labels, which are changed in place. `hashed` is the spec where it has more
+    that does not decide."""
     all_labels = {
         names.MODEL_LABEL: owner.name,
         names.MANAGED_BY_LABEL: names.MANAGER,
@@ -64,7 +66,7 @@ def child(
         "metadata": {
             "name": name,
             "namespace": owner.namespace,
-            "labels": all_labels,
+            "labels": {**(free_labels or {}), **all_labels},
             "annotations": {
                 names.HASH_ANNOTATION: digest,
                 names.GENERATION_ANNOTATION: str(owner.generation),

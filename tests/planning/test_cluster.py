@@ -261,6 +261,13 @@ class TestWhatRunsStays:
         assert not settled([replace(pods[0], node=None), *pods[1:]])
         assert settled([replace(pods[0], node=None, gated=True), *pods[1:]])
 
+    def test_stages_on_the_cpu_that_run_say_nothing_of_the_gpus(self, tiny: dict[str, Any]) -> None:
+        pods = self.pods(planned(tiny, Surroundings(DRA)))
+        on_cpu = [replace(pod, claim=None) for pod in pods if pod.process in ("preprocessing", "decode")]
+        waiting = [replace(pod, node=None, gated=True) for pod in pods if pod.process in ("thinker", "talker")]
+        assert not settled([*on_cpu, *waiting])
+        assert not settled(on_cpu)
+
     @pytest.mark.parametrize("text", ["", "{", "[]", "{}x", '{"other": 1}', "null"])
     def test_what_someone_else_wrote_is_no_memory(self, text: str) -> None:
         assert recalled(text) is None

@@ -113,9 +113,10 @@ def in_use(pods: Iterable[ObservedPod]) -> Surroundings:
 
 
 def settled(pods: Iterable[ObservedPod]) -> bool:
-    """Whether the cluster need not be asked what it offers: the pods have found their nodes."""
-    stages = [pod for pod in pods if pod.component == STAGE]
-    return any(pod.node is not None for pod in stages) and all(pod.node or pod.gated for pod in stages)
+    """Whether the cluster need not be asked what it offers: pods with GPUs are there, and those whose turn came have
+    found their nodes."""
+    asking = [pod for pod in pods if pod.claim is not None or pod.plugin is not None]
+    return any(pod.node is not None for pod in asking) and all(pod.node or pod.gated for pod in asking)
 
 
 def remembered(plugin: DevicePlugin) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from e2e.cases.conftest import GPUS, INSTANCE, Manifest, Space
 from e2e.cases.puppets import NAME, applied, claims, pods, puppets, ready
-from e2e.cluster import Cluster, Gpus, Progress, external_kubeconfig, up
+from e2e.cluster import Cluster, DevicePluginConfig, Gpus, Progress, external_kubeconfig, up
 from e2e.deploy import NAMESPACE, Target, target
+from e2e.fake_gpu.slices import device_class
 
 pytestmark = [
     pytest.mark.node,
@@ -51,6 +53,24 @@ def test_slots_that_must_be_together_find_no_node(nodes: Cluster, stage: Space) 
     row = stage.wait("no node is found", unschedulable, 60)
     assert "2 GPUs on one node" in row["message"]
     assert "nodeName" not in pods(stage)["0-thinker"]["spec"]
+
+
+def test_shared_gpus_of_the_device_plugin_take_one_replica_each(nodes: Cluster, stage: Space) -> None:
+    for node in nodes.nodes:
+        node.set_gpus(Gpus(1, GPUS.profile, plugin=DevicePluginConfig("mps", 2)))
+    nodes.kubectl("delete", "deviceclass", "gpu.nvidia.com", "--ignore-not-found")
+    shares = [{"name": name, "gpuMemory": "30%"} for name in ("thinker", "talker")]
+    applied(stage, puppets(shares, replicas=2, gpus=SPREAD))
+    model = ready(stage, seconds=150)
+    assert model["status"]["sharing"] == "MPS/DevicePlugin"
+    placed = {name: pod["spec"]["nodeName"] for name, pod in pods(stage).items()}
+    assert placed["0-thinker"] == placed["0-talker"]
+    assert placed["1-thinker"] == placed["1-talker"]
+    assert placed["0-thinker"] != placed["1-thinker"], "another group's shares would come on top"
+    stage.on.kubectl("delete", "omnimodels", "--all", "-n", stage.name, "--cascade=foreground", "--timeout=120s")
+    for node in nodes.nodes:
+        node.set_gpus(ONE)
+    nodes.kubectl("apply", "-f", "-", stdin=json.dumps(device_class()))
 
 
 def test_a_replica_goes_when_its_node_goes_and_comes_back_with_it(nodes: Cluster, stage: Space) -> None:

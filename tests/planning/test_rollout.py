@@ -96,7 +96,7 @@ RESTARTS: list[tuple[dict[str, str], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("shares", "restarted"), RESTARTS, ids=str)
+@pytest.mark.parametrize(("shares", "restarted"), RESTARTS, ids=[", ".join(shares) for shares, _ in RESTARTS])
 def test_a_changed_share_restarts_that_stage_alone(
     colocated: dict[str, Any], shares: dict[str, str], restarted: set[str]
 ) -> None:

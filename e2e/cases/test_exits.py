@@ -15,6 +15,7 @@ from e2e.cases.puppets import (
     changed,
     claims,
     env,
+    holds,
     order,
     pods,
     puppets,
@@ -62,6 +63,25 @@ def test_what_a_restart_may_cure_restarts_in_place_and_no_neighbour_does(stage: 
     assert told == {"preprocessing": 0, "thinker": 2, "talker": 1, "decode": 1}
     assert restarts(after) == {**{f"0-{name}": count for name, count in told.items()}, "0--front": 0}
     assert not stage.model(NAME)["status"].get("groupRestarts")
+
+
+def test_what_a_restart_would_repeat_stays_down_and_says_so_until_it_is_changed(stage: Space) -> None:
+    applied(stage, puppets())
+    ready(stage)
+    before = uids(pods(stage))
+    order(stage, f"{NAME}-0-talker", "exit-out-of-budget")
+    order(stage, f"{NAME}-0-decode", "exit-bad-config")
+    for name, words in {"talker": ("OutOfBudget", "exit code 71"), "decode": ("BadConfig", "exit code 78")}.items():
+        row = stage.wait(f"the status says how {name} ended", lambda: row_says(stage, name, *words), 40)  # noqa: B023
+        assert row["state"] == "Failed"
+        assert "it stays down until its spec changes or its pod is deleted" in row["reason"]
+    holds(stage, "nothing restarts", lambda: set(restarts(pods(stage)).values()) == {0}, 15)
+    assert uids(pods(stage)) == before
+    assert stage.condition(NAME, "Ready")["reason"] in ("OutOfBudget", "BadConfig")
+    stage.on.kubectl("delete", "pod", "-n", stage.name, f"{NAME}-0-decode")
+    applied(stage, puppets([{"name": "talker", "gpuMemory": "25%"}]))
+    ready(stage)
+    assert changed(before, uids(pods(stage))) == {"0-talker", "0-decode"}
 
 
 def test_a_fault_of_the_gpu_restarts_all_on_it_in_order_and_nothing_else(stage: Space) -> None:

@@ -90,6 +90,10 @@ class ExitCode(IntEnum):
     """The file, the pipeline or an engine argument is wrong: a restart would repeat it."""
 
 
+REPEATED = (ExitCode.OUT_OF_BUDGET, ExitCode.BAD_CONFIG)
+"""Ends that a restart would only repeat: the container stays down, and its log is there to be read."""
+
+
 @dataclass(frozen=True)
 class StageConfig:
     """One stage of the pipeline, as every pod of the replica sees it."""

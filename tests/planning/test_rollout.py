@@ -219,3 +219,18 @@ def test_any_state_reached_by_interrupted_steps_comes_to_the_same_rest(colocated
         world.settle(second)
         assert {name: pod.hash for name, pod in world.pods.items()} == {n: p.hash for n, p in calm.pods.items()}
         assert {c.hash for c in world.claims.values()} == {c.hash for c in calm.claims.values()}
+
+
+def test_a_stage_that_a_restart_would_not_cure_stays_down_and_only_its_change_replaces_it(
+    colocated: dict[str, Any],
+) -> None:
+    world, plan = World(), plan_of(colocated)
+    world.settle(plan)
+    name = "qwen3-omni-0-talker-ar"
+    world.pods[name] = replace(world.pods[name], ready=False, stopped=True, phase="Failed", exit_code=71)
+    assert world.step(plan).empty
+    raised = changed(colocated, talker_ar="12%", thinker="76%")
+    world.step(plan_of(raised))
+    assert world.pods[name].deleting
+    world.settle(plan_of(raised))
+    assert world.pods[name].ready

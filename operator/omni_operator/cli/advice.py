@@ -60,7 +60,7 @@ def _out_of_budget(model: LiveModel, row: LiveStage) -> Advice:
         else:
             change += f": its GPU is full, so lower another stage's first ({_others(layout, row)})"
     load = "or lower its load, such as engineArgs {max_running_requests: …} or kvCache"
-    return Advice(f"{change}; {load}.", (_log(model, row, True),))
+    return Advice(f"{change}; {load}.", (_log(model, row, row.state == "Restarting"),))
 
 
 def _others(layout: Layout, row: LiveStage) -> str:
@@ -86,7 +86,7 @@ def _start_timeout(model: LiveModel, row: LiveStage) -> Advice:
 def _bad_config(model: LiveModel, row: LiveStage) -> Advice:
     return Advice(
         f"Correct what its engine refuses, mostly in engineArgs of {row.name}; a restart would repeat it.",
-        (_log(model, row, True),),
+        (_log(model, row, row.state == "Restarting"),),
     )
 
 

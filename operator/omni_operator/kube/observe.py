@@ -34,6 +34,7 @@ from omni_operator.planning.observed import (
     ObservedPod,
 )
 from omni_operator.rendering.claim import daemon_limits
+from omni_stage.contract import REPEATED
 
 KINDS: Mapping[ChildKind, Kind] = {
     ChildKind.POD: PODS,
@@ -136,6 +137,7 @@ def _pod(pod: Manifest) -> ObservedPod:
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         deleting="deletionTimestamp" in meta,
         restarts=container.get("restartCount", 0),
+        stopped=(state.get("terminated") or {}).get("exitCode") in REPEATED,
         exit_code=ended.get("exitCode"),
         exit_message=_last_line(ended.get("message")),
         address=status.get("podIP") or "",

@@ -95,6 +95,9 @@ class ObservedPod:
             return self.ready
         return self.ready_since > self.started
 
+    stopped: bool = False
+    """Whether its container has ended by itself with a code that a restart would only repeat, and stays down."""
+
     @property
     def ended(self) -> bool:
         """Whether it will never run again: evicted, or its node is gone."""

@@ -198,7 +198,7 @@ def _replica_step(
             continue
         current = pod.name in wanted and pod.hash == wanted[pod.name].hash
         outdated = outdated or not current or pod.deleting
-        if not pod.deleting and ((not current and may_remove) or pod.ended):
+        if not pod.deleting and ((not current and may_remove) or (pod.ended and not pod.stopped)):
             remove.append(Removal(ChildKind.POD, pod.name, pod.uid))
     create = [child for name, child in wanted.items() if name not in observed.pods]
     gates = () if outdated else tuple(_turns(target, observed, now))

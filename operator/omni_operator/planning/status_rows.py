@@ -94,7 +94,7 @@ def _state(
         return "Missing", ""
     if seen.deleting:
         return "Terminating", seen.disruption
-    if seen.ended:
+    if seen.ended or seen.stopped:
         return "Failed", _exit_reason(seen)
     if seen.ready:
         return READY, ""
@@ -125,7 +125,8 @@ def _exit_reason(pod: ObservedPod) -> str:
         return pod.waiting[:MAX_MESSAGE]
     reason, words = EXIT_REASONS.get(pod.exit_code, (Reason.STAGE_FAILED, "its engine ended"))
     said = f": {pod.exit_message}" if pod.exit_message else ""
-    return f"{reason}: {words} (exit code {pod.exit_code}){said}"[:MAX_MESSAGE]
+    stays = "; it stays down until its spec changes or its pod is deleted" if pod.stopped else ""
+    return f"{reason}: {words} (exit code {pod.exit_code}{stays}){said}"[:MAX_MESSAGE]
 
 
 def _devices(target: ReplicaTarget, observed: Observed) -> Mapping[str, Device]:

@@ -19,6 +19,7 @@ from omni_stage.contract import (
     MODEL_CACHE_PATH,
     POD_IP_VARIABLE,
     RELAY_PORT_BASE,
+    REPEATED,
     STAGE_PORT_BASE,
     SUPERVISOR_PORT,
     Device,
@@ -71,6 +72,11 @@ def pod_spec(spec: OmniModelSpec, owner: Owner, settings: Settings, container: C
                 "resources": dict(container.resources),
                 "volumeMounts": mounts,
                 "terminationMessagePolicy": "FallbackToLogsOnError",
+                # Kubernetes 1.35 and later; an older one drops both, and restarts the container whatever its end was.
+                "restartPolicy": "Never",
+                "restartPolicyRules": [
+                    {"action": "Restart", "exitCodes": {"operator": "NotIn", "values": list(map(int, REPEATED))}}
+                ],
                 "securityContext": {
                     "allowPrivilegeEscalation": False,
                     "capabilities": {"drop": ["ALL"]},

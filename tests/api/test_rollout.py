@@ -101,6 +101,9 @@ def test_after_a_refusal_undo_goes_back_to_the_last_accepted(
     assert revision(api) == 1
     shown = omni(api, "rollout", "history", NAME)
     assert "generation 2, is refused (BudgetExceeded): stages[thinker].gpuMemory 60% → 95%." in shown.stdout
+    picture = omni(api, "status", NAME).stdout
+    assert "80% of 100% given away" in picture, "what runs"
+    assert "Shown is what runs, revision 1. Generation 2 is refused" in picture
     done = omni(api, "rollout", "undo", NAME)
     assert done.returncode == 0, done.stderr
     assert "goes back to revision 1:\n  stages[thinker].gpuMemory 95% → 60%\n" in done.stdout

@@ -66,6 +66,21 @@ def test_restarts_of_the_group_and_the_revision_are_told() -> None:
     assert report(found)["groupRestarts"][0]["restarts"] == 2
 
 
+def test_of_a_refused_edit_what_runs_is_shown_and_the_way_back() -> None:
+    manifest = stored({}, ("False", "BudgetExceeded", "GPU 0 is overbooked."))
+    runs = dict(manifest["spec"])
+    manifest["spec"] = runs | {"stages": [row | {"gpuMemory": "95%"} for row in runs["stages"]]}
+    manifest["metadata"]["generation"] = manifest["status"]["observedGeneration"] = 2
+    manifest["status"] |= {"revision": 1}
+    manifest["status"]["conditions"][0] |= {"status": "False", "reason": "BudgetExceeded"}
+    found = live_model(manifest, Readings(accepted=runs))
+    text = shown(found, 100)
+    assert "GPU 0  h100-80gb 79.6Gi   94% of 100% given away" in text
+    assert "Shown is what runs, revision 1. Generation 2 is refused" in text
+    assert "kubectl omni rollout undo qwen3-omni" in text.replace("\n    ", " ")
+    assert "What to change\n  BudgetExceeded in spec.stages: " in explained(found)
+
+
 def test_a_model_without_gpus_has_no_cards() -> None:
     manifest = example("tiny-omni")
     manifest["metadata"] |= {"generation": 1}

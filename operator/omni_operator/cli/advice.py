@@ -50,7 +50,7 @@ def of_model(model: LiveModel, reason: str) -> Advice | None:
 
 
 def _out_of_budget(model: LiveModel, row: LiveStage) -> Advice:
-    layout = model.judgement.layout if model.judgement else None
+    layout = model.layout
     stage = next((stage for stage in layout.stages if stage.name == row.name), None) if layout else None
     change = f"Raise gpuMemory of {row.name}"
     if layout is not None and stage is not None and stage.budget is not None:

@@ -20,10 +20,10 @@ MOST_CARDS_DRAWN = 8
 
 def card_lines(model: LiveModel, replicas: Sequence[int], canvas: Canvas) -> list[Line]:
     """The cards of some replicas; those that look the same within one replica, as one."""
-    layout = model.judgement.layout if model.judgement else None
-    if layout is None or model.judgement is None:
+    layout, judgement = model.layout, model.drawn
+    if layout is None or judgement is None:
         return []
-    drawn = pictures(layout, model.judgement.split)
+    drawn = pictures(layout, judgement.split)
     groups = [(replica, slots, picture) for replica in replicas for slots, picture in alike(drawn)]
     lines: list[Line] = []
     for replica, slots, picture in groups[:MOST_CARDS_DRAWN]:

@@ -79,7 +79,7 @@ def pod_of(model: LiveModel, wanted: Wanted) -> str:
 
 def pods_by_stage(model: LiveModel) -> Mapping[tuple[str, int], str]:
     """Pods by (stage or process, replica); a stage's name comes before a process's."""
-    layout = model.judgement.layout if model.judgement else None
+    layout = model.layout
     processes = {stage.name: stage.process for stage in layout.stages} if layout else {}
     found: dict[tuple[str, int], str] = {}
     for row in (*model.stages, *model.fronts):

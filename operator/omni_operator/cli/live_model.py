@@ -17,6 +17,7 @@ from omni_operator.api.reasons import ConditionType
 from omni_operator.cli.documents import BadInput, Document, Place
 from omni_operator.cli.judge import Judgement, Options, judge
 from omni_operator.planning.containers import own_status, waits_for
+from omni_operator.planning.layout import Layout
 from omni_operator.planning.observed import FRONT
 
 Manifest = Mapping[str, Any]
@@ -151,6 +152,8 @@ class LiveModel:
     cards: tuple[LiveCard, ...] = ()
     judgement: Judgement | None = None
     """What the rules say of the spec as it is stored."""
+    running: Judgement | None = None
+    """And of the last accepted one, which runs, where the one that is stored is refused."""
     notes: tuple[str, ...] = ()
     restarts: tuple[LiveRestart, ...] = ()
     revision: int | None = None
@@ -166,6 +169,16 @@ class LiveModel:
         """Whether the endpoint serves this generation."""
         ready = self.condition(ConditionType.READY)
         return self.current and ready is not None and ready.good
+
+    @property
+    def drawn(self) -> Judgement | None:
+        """Of what runs, as far as that is known."""
+        return self.running or self.judgement
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout that runs, as far as that is known."""
+        return self.drawn.layout if self.drawn is not None else None
 
     @property
     def replicas(self) -> tuple[int, ...]:
@@ -186,6 +199,8 @@ class Readings:
     pages: Mapping[str, Page] = field(default_factory=dict)
     """By pod."""
     notes: tuple[str, ...] = ()
+    accepted: Manifest | None = None
+    """The last accepted spec, where the one that is stored is refused."""
 
 
 def live_model(manifest: Manifest, readings: Readings) -> LiveModel:
@@ -210,6 +225,7 @@ def live_model(manifest: Manifest, readings: Readings) -> LiveModel:
         fronts=tuple(_front(pod) for pod in readings.pods if _label(pod, names.COMPONENT_LABEL) == FRONT),
         cards=tuple(_card(row) for row in _rows(status, "gpus")),
         judgement=judgement,
+        running=_judged({**manifest, "spec": readings.accepted})[0] if readings.accepted else None,
         notes=(*readings.notes, *unread),
         restarts=tuple(_restart(row) for row in _rows(status, "groupRestarts")),
         revision=_number(status.get("revision")),

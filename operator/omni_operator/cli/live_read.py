@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from omni_operator.api import names
+from omni_operator.api.enums import ConditionStatus
+from omni_operator.api.reasons import ConditionType
 from omni_operator.cli.documents import BadInput, Place
 from omni_operator.cli.live import Cluster, check_name
 from omni_operator.cli.live_model import LiveModel, Manifest, Page, Readings, live_model, page_of, running_since
 from omni_operator.kube.client import OMNI_MODELS, PODS, KubeError
 from omni_operator.kube.pages import stage_page
+from omni_operator.kube.revisions import revisions_of
 
 SUPERVISOR = "supervisor"
 """Name of the supervisor's port in a pod."""
 STAGE = "stage"
+REFUSED = (ConditionType.ACCEPTED, ConditionStatus.FALSE)
 AT_ONCE = 16
 
 
@@ -32,7 +37,8 @@ async def model_of(cluster: Cluster, name: str) -> Manifest:
 async def read_live(cluster: Cluster, name: str, replica: int | None = None) -> LiveModel:
     """One OmniModel with all that is shown of it. Raises KubeError, and BadInput where it or the replica is missing."""
     manifest = await model_of(cluster, name)
-    model = live_model(manifest, await _readings(cluster, manifest))
+    readings, accepted = await asyncio.gather(_readings(cluster, manifest), _last_accepted(cluster, manifest))
+    model = live_model(manifest, replace(readings, accepted=accepted))
     if replica is not None and replica not in model.replicas:
         listed = ", ".join(map(str, model.replicas)) or "none"
         raise BadInput(f"has no replica {replica}; there are: {listed}", Place(f"omnimodel {name}"))
@@ -44,6 +50,19 @@ async def read_all(cluster: Cluster, every_namespace: bool) -> list[LiveModel]:
     found = await cluster.client.list_all(OMNI_MODELS, None if every_namespace else cluster.namespace)
     models = [live_model(item, Readings()) for item in found]
     return sorted(models, key=lambda model: (model.namespace, model.name))
+
+
+async def _last_accepted(cluster: Cluster, manifest: Manifest) -> Manifest | None:
+    """The spec that runs, where the one that is stored is refused. Who may not read history sees the refused one."""
+    status = manifest.get("status") or {}
+    rows = [row for row in status.get("conditions") or [] if isinstance(row, Mapping)]
+    if not status.get("stages") or not any((row.get("type"), row.get("status")) == REFUSED for row in rows):
+        return None
+    try:
+        kept = await revisions_of(cluster.client, dict(manifest))
+    except KubeError:
+        return None
+    return kept[-1].spec if kept else None
 
 
 async def pods_of(cluster: Cluster, manifest: Manifest) -> list[Manifest]:

@@ -48,11 +48,15 @@ def status_lines(model: LiveModel, now: datetime, canvas: Canvas, replica: int |
 
 
 def _refused_note(model: LiveModel) -> list[str]:
-    """A refused edit leaves what ran before it running, which the cards, drawn from the spec, do not show."""
+    """A refused edit leaves what ran before it running."""
     accepted = model.condition(ConditionType.ACCEPTED)
     if not model.current or accepted is None or accepted.good or not model.stages:
         return []
-    return [f"The cards show generation {model.generation}, which is refused; the stages are of the one before it."]
+    if model.running is None:
+        return [f"The cards show generation {model.generation}, which is refused; the stages are of the one before it."]
+    refused = f"Shown is what runs, revision {model.revision}. Generation {model.generation} is refused"
+    undo = f"`kubectl omni rollout undo {model.name}` takes it back"
+    return [f"{refused}: `kubectl omni explain {model.name}` says what would fit, {undo}."]
 
 
 def verdict(model: LiveModel, canvas: Canvas) -> Line:
@@ -201,7 +205,7 @@ def _told(row: LiveStage, model: LiveModel, now: datetime) -> str:
 
 def _off_mps(row: LiveStage, model: LiveModel) -> bool:
     """Whether it computes on a GPU shared by MPS, and is no client of MPS, by its own word."""
-    layout = model.judgement.layout if model.judgement else None
+    layout = model.layout
     if layout is None or row.page is None or row.page.mps_attached or not model.sharing.startswith(SharingStrategy.MPS):
         return False
     return bool(set(row.slots) & set(layout.shared_slots()))

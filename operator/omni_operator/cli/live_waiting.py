@@ -29,7 +29,7 @@ class Waiting:
 
 def waiting(model: LiveModel) -> tuple[Waiting, ...]:
     """Every queue that is not through, replica by replica."""
-    layout = model.judgement.layout if model.judgement else None
+    layout = model.layout
     if layout is None:
         return ()
     found: list[Waiting] = []
@@ -50,7 +50,7 @@ def started_for(row: LiveStage, now: datetime) -> int | None:
 
 def startup_limit(model: LiveModel, name: str) -> int | None:
     """Seconds that a stage may take to start."""
-    layout = model.judgement.layout if model.judgement else None
+    layout = model.layout
     stages = layout.stages if layout else ()
     return next((stage.startup_timeout for stage in stages if stage.name == name), None)
 

@@ -362,6 +362,15 @@ class TestTheDevicePlugin:
         card = card_of(40 * 1024)
         assert not refused(check(layout(given, card=card, backend=PLUGIN, device_plugin=plugin)))
 
+    def test_threads_beyond_an_equal_part_are_a_warning(self) -> None:
+        given = stage("a", 0, "10%", compute_percentage=26)
+        plugin = DevicePlugin(replicas=4, one_gpu_nodes=True)
+        found = check(layout(given, stage("b", 0, "10%"), backend=PLUGIN, device_plugin=plugin))
+        assert not refused(found)
+        assert any("gives a process 25%" in problem.message for problem in found)
+        fits = layout(replace(given, compute_percentage=25), stage("b", 0, "10%"), backend=PLUGIN, device_plugin=plugin)
+        assert not any("threads" in problem.message for problem in check(fits))
+
     def test_more_pods_than_parts_are_refused(self) -> None:
         given = shares("10%", "10%", "10%", backend=PLUGIN, device_plugin=DevicePlugin(2, one_gpu_nodes=True))
         assert Reason.TOO_MANY_CLIENTS in reasons(check(given))

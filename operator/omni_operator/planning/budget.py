@@ -63,6 +63,7 @@ REFUSING: tuple[Rule, ...] = (
 WARNING: tuple[Rule, ...] = (
     sharing.mps_limit_holds_context,
     sharing.copies_capped,
+    sharing.plugin_threads,
     sharing.shares_enforced,
     memory.headroom,
     model.model_has_room,

@@ -230,6 +230,25 @@ def plugin_parts(layout: Layout) -> Problems:
             yield from _within_part(layout.card.memory // parts, slot, use)
 
 
+def plugin_threads(layout: Layout) -> Problems:
+    """Under MPS the plugin's daemon caps each process at 100 ÷ replicas % of the threads, which a client can only lower
+    (k8s-device-plugin, `cmd/mps-control-daemon/mps/daemon.go`)."""
+    parts = layout.device_plugin.replicas
+    if not layout.on_device_plugin or not layout.mps or not parts:
+        return
+    for stage in layout.stages:
+        if stage.compute_percentage is not None and stage.compute_percentage > 100 // parts:
+            yield Problem(
+                Reason.SHARE_NOT_ENFORCED,
+                f"Stage {stage.name} may use {stage.compute_percentage}% of a GPU's threads, but the device plugin "
+                f"divides each GPU into {parts} and gives a process {100 // parts}%.",
+                f"{stage.path}.computePercentage",
+                Severity.WARNING,
+                stages=(stage.name,),
+                remedy="Lower computePercentage, use backend DRA, or a plugin with fewer replicas.",
+            )
+
+
 def _within_part(part: int, slot: int, use: SlotUse) -> Problems:
     """Budget of a pod ≤ limit of a process × its processes (k8s-device-plugin: total ÷ replicas per CUDA client)."""
     for process in use.processes:

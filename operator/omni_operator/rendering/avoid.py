@@ -13,6 +13,7 @@ from typing import Any
 from omni_operator.api import names
 from omni_operator.planning.observed import STAGE, ChildKind
 from omni_operator.planning.rollout import Child, Step
+from omni_operator.rendering.affinity import both
 
 WEIGHT = 100
 """The most that Kubernetes knows: it outweighs what the scheduler prefers by itself, and forbids nothing."""
@@ -35,5 +36,6 @@ def _avoiding(child: Child, nodes: Mapping[int, str]) -> Child:
     manifest: dict[str, Any] = {**child.manifest, "spec": dict(child.manifest["spec"])}
     elsewhere = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]}
     preferred = [{"weight": WEIGHT, "preference": elsewhere}]
-    manifest["spec"]["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    ours = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    manifest["spec"]["affinity"] = both(ours, manifest["spec"].get("affinity") or {})
     return replace(child, manifest=manifest)

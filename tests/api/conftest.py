@@ -111,13 +111,19 @@ DEVICE_CLASS = {
 }
 
 
+def install_crd(api: Api) -> None:
+    """Ours, and wait until it is served. Too early it has no conditions yet, which kubectl takes for an error."""
+    api.must("apply", "--server-side", "-f", str(ROOT / "crds" / "omnimodel.io_omnimodels.yaml"))
+    wait = ("wait", "--for=condition=Established", "crd/omnimodels.omnimodel.io", "--timeout=5s")
+    wait_for("the CRD is established", lambda: api.kubectl(*wait).returncode == 0)
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A control plane without nodes, with our CRD."""
     with control_plane(tmp_path_factory.mktemp("control-plane")) as kubeconfig:
         api = Api(kubeconfig)
-        api.must("apply", "--server-side", "-f", str(ROOT / "crds" / "omnimodel.io_omnimodels.yaml"))
-        api.must("wait", "--for=condition=Established", "crd/omnimodels.omnimodel.io", "--timeout=30s")
+        install_crd(api)
         # Without the object, pods bound to it are collected as orphans.
         assert api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}).returncode == 0
         assert api.apply(DEVICE_CLASS).returncode == 0

@@ -18,11 +18,10 @@ from e2e.cluster import control_plane
 from omni_operator.kube import client as kube_client
 from omni_operator.runtime import queue
 from omni_operator.runtime.controller import Key
-from tests.api.conftest import Api, operator, wait_for
+from tests.api.conftest import Api, install_crd, operator, wait_for
 from tests.api.fault_proxy import Broken, Fault, FaultProxy, kubeconfig_for
 from tests.api.in_process import controller, model, put
 from tests.api.test_operator import CHILDREN, condition, create, play_until_ready
-from tests.conftest import ROOT
 
 pytestmark = pytest.mark.api
 
@@ -190,8 +189,7 @@ def test_etcd_and_the_api_server_are_killed_under_way(tmp_path: Path) -> None:
     state = tmp_path / "cluster"
     with control_plane(state) as kubeconfig:
         api = Api(kubeconfig)
-        api.must("apply", "--server-side", "-f", str(ROOT / "crds" / "omnimodel.io_omnimodels.yaml"))
-        api.must("wait", "--for=condition=Established", "crd/omnimodels.omnimodel.io", "--timeout=30s")
+        install_crd(api)
         with operator(api, tmp_path / "log") as process:
             wait_for("it leads", lambda: "leading" in (tmp_path / "log").read_text())
             for i in range(8):

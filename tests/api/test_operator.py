@@ -118,9 +118,13 @@ def test_all_ready_is_said_in_status_and_columns(api: Api, running_operator: sub
     columns = api.must("get", "omnimodel", "qwen3-omni").splitlines()
     assert columns[0].split() == ["NAME", "READY", "REASON", "STAGES", "GPUS", "AGE"]
     assert columns[1].split()[1:6] == ["True", "Ready", "7/7", "0:", "94%"]
-    events = api.must("get", "events", "-o", "jsonpath={.items[*].reason}").split()
-    assert events.count("Accepted") == 1
-    assert events.count("Ready") == 1
+
+    def events() -> list[str]:
+        return api.must("get", "events", "-o", "jsonpath={.items[*].reason}").split()
+
+    wait_for("Ready is told last", lambda: "Ready" in events())
+    for reason in ("Accepted", "Scheduled", "SharingReady", "StagesReady", "Ready"):
+        assert events().count(reason) == 1, events()
 
 
 def test_overbooked_is_refused_and_nothing_is_made(api: Api, running_operator: subprocess.Popen[bytes]) -> None:

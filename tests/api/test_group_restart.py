@@ -48,6 +48,9 @@ def test_a_cuda_fault_restarts_the_gpu_s_pods_together_and_says_so(
     [restart] = wait_for("the restart is told", history)
     assert (restart["replica"], restart["restarts"]) == (0, 1)
     assert "talker ended with exit code 72" in restart["reason"]
+    graces = {p["metadata"]["name"]: p["metadata"].get("deletionGracePeriodSeconds") for p in api.get("pods")}
+    assert graces.pop("tiny-omni-0--front") is None
+    assert set(graces.values()) == {5}, "nothing is left to drain"
     # There is no kubelet here: the API server keeps bound pods until their grace period is confirmed.
     for pod in before:
         if "front" not in pod:

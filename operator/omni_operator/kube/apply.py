@@ -32,7 +32,7 @@ async def carry_out(
     that someone else changed, to be applied anew."""
     namespace = snapshot.model["metadata"]["namespace"]
     for removals in (step.remove, step.remove_last):
-        await _all(client.delete(KINDS[r.kind], namespace, r.name, r.uid) for r in removals)
+        await _all(client.delete(KINDS[r.kind], namespace, r.name, r.uid, r.grace) for r in removals)
     first = [*(child for child in step.apply if child.kind is not ChildKind.POD), *edited]
     pods = [child for child in step.apply if child.kind is ChildKind.POD]
     for batch in (first, pods):

@@ -167,9 +167,12 @@ class Client:
         query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict"}
         return await self._call("POST", kind.path(manifest["metadata"].get("namespace")), query, manifest)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete that very object. One that is gone is no error; one replaced by another is a conflict (409)."""
-        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str, grace: int | None = None) -> None:
+        """Delete that very object. One that is gone is no error; one replaced by another is a conflict (409). `grace`:
+        seconds that a pod's containers have to stop, where they are not the pod's own."""
+        body: Manifest = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        if grace is not None:
+            body["gracePeriodSeconds"] = grace
         try:
             await self._call("DELETE", kind.path(namespace, name), None, body)
         except KubeError as error:

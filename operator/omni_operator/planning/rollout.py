@@ -28,6 +28,11 @@ NOTHING = Groups()
 """No replica restarts as a whole."""
 
 
+RESTART_GRACE_SECONDS = 5
+"""Of stage pods that restart together: nothing is left to drain, and the first container that the kubelet restarts in
+place meanwhile may lose its SIGTERM, which comes before it can listen. The pods' own 45 s would hold up all others."""
+
+
 @dataclass(frozen=True)
 class Child:
     """A rendered object. `hash` identifies what was rendered."""
@@ -47,6 +52,8 @@ class Removal:
     kind: ChildKind
     name: str
     uid: str
+    grace: int | None = None
+    """Seconds from SIGTERM to SIGKILL, where they are not the pod's own."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ def turn(target: ReplicaTarget, pod: PodTarget, observed: Observed) -> PodTarget
 
 def _restart(target: ReplicaTarget, observed: Observed, last: str) -> Step:
     pods = [
-        Removal(ChildKind.POD, pod.name, pod.uid)
+        Removal(ChildKind.POD, pod.name, pod.uid, RESTART_GRACE_SECONDS)
         for pod in observed.pods.values()
         if pod.replica == target.index and pod.component != FRONT and not pod.deleting
     ]

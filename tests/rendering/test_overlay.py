@@ -199,9 +199,7 @@ PORT = st.fixed_dictionaries(
     {"containerPort": st.sampled_from([9400, 8000, 8080, 21010])},
     optional={"name": st.sampled_from(["api", "supervisor", "web"])},
 )
-AMOUNTS = st.dictionaries(
-    st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "rdma/hca"]), st.sampled_from([1, "1"]), max_size=2
-)
+AMOUNTS = st.sampled_from([{"cpu": 1}, {"memory": "1Gi"}, {"nvidia.com/gpu": 1}, {"rdma/hca": 1}, {}])
 CLAIM = st.fixed_dictionaries({"name": st.sampled_from(["gpus", "nic"])}, optional={"request": st.just("slot0")})
 RESOURCES = st.fixed_dictionaries(
     {}, optional={"requests": AMOUNTS, "limits": AMOUNTS, "claims": st.lists(CLAIM, max_size=2)}
@@ -212,9 +210,16 @@ LIKELY = {
     "ports": st.lists(PORT, max_size=1),
     "resources": RESOURCES,
 }
-PART = st.fixed_dictionaries(
-    {"name": st.sampled_from(["stage", "stage", "front", "proxy"])},
-    optional={**FREE, "image": st.just("image:1"), **LIKELY},
+FIELDS = {**FREE, **LIKELY}
+FEW = st.lists(st.sampled_from([*sorted(FIELDS), *sorted(LIKELY) * 4]), max_size=2, unique=True)
+PART = FEW.flatmap(
+    lambda picked: st.fixed_dictionaries(
+        {
+            "name": st.sampled_from(["stage", "stage", "front", "proxy"]),
+            "image": st.just("image:1"),
+            **{name: FIELDS[name] for name in picked},
+        }
+    )
 )
 LIKELY_SPEC = st.fixed_dictionaries(
     {"containers": st.lists(PART, min_size=1, max_size=2, unique_by=lambda part: part["name"]),
@@ -271,9 +276,7 @@ def relied_upon(pod: Any) -> Any:
 BEFORE = {name: relied_upon(pod) for name, pod in pods(example("tiny-omni")).items()}
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(TEMPLATES, st.sampled_from([COMMON, THINKER, FRONT]))
-def test_whatever_is_written_is_refused_in_words_or_changes_nothing_relied_upon(template: Any, at: str) -> None:
+def check_that_nothing_relied_upon_changes(template: Any, at: str) -> None:
     plan = plan_for(with_template(example("tiny-omni"), at, template), SETTINGS)
     if isinstance(plan, Plan):
         assert {name: relied_upon(pod) for name, pod in pods_of(plan).items()} == BEFORE
@@ -285,8 +288,23 @@ def test_whatever_is_written_is_refused_in_words_or_changes_nothing_relied_upon(
         assert problem.field.startswith(at.removesuffix(".podTemplate"))
 
 
+PLACES = st.sampled_from([COMMON, THINKER, FRONT])
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(TEMPLATES, PLACES)
+def test_whatever_is_written_is_refused_in_words_or_changes_nothing_relied_upon(template: Any, at: str) -> None:
+    check_that_nothing_relied_upon_changes(template, at)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(LIKELY_SPEC, PLACES)
+def test_so_is_what_people_write(spec: Any, at: str) -> None:
+    check_that_nothing_relied_upon_changes({"spec": spec}, at)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(ANYTHING, st.sampled_from([COMMON, THINKER, FRONT]), st.sampled_from(["", "spec", "metadata"]))
+@given(ANYTHING, PLACES, st.sampled_from(["", "spec", "metadata"]))
 def test_nothing_at_all_ends_in_a_traceback(value: Any, at: str, part: str) -> None:
     plan = plan_for(with_template(example("tiny-omni"), at, {part: value} if part else value), SETTINGS)
     assert isinstance(plan, Plan) or all(problem.message for problem in plan)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster import Gpus, Progress, down, external_kubeconfig
+from e2e.cluster import Cluster, Gpus, Instance, Progress, down, external_kubeconfig, running
 from e2e.deploy import ROOT, Target, install, target, wait_for
 
 Manifest = dict[str, Any]
@@ -38,6 +38,13 @@ def installed(operator: Target) -> Target:
     """The operator and the stage image, whose first build takes minutes."""
     target(Progress(), INSTANCE, GPUS, ("stage",))
     return operator
+
+
+def ours() -> Cluster:
+    """The cluster of this run, for what only its owner can do. Not where KUBECONFIG names another one."""
+    found = running(Instance(INSTANCE))
+    assert found is not None, "there is one while a case runs"
+    return found
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from e2e.cases.conftest import INSTANCE, Manifest, Space
+from e2e.cases.conftest import Manifest, Space, ours
 from e2e.cases.puppets import (
     NAME,
     PROCESSES,
@@ -24,7 +24,7 @@ from e2e.cases.puppets import (
     since,
     uids,
 )
-from e2e.cluster import Instance, external_kubeconfig, running
+from e2e.cluster import external_kubeconfig
 
 pytestmark = pytest.mark.node
 
@@ -106,8 +106,7 @@ def test_a_stage_that_is_killed_under_mps_restarts_all_on_its_gpu(stage: Space) 
 
 def kill(pod: Manifest) -> None:
     """SIGKILL to all in the pod's container, as for want of memory."""
-    cluster = running(Instance(INSTANCE))
-    assert cluster is not None
+    cluster = ours()
     container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
     command = cluster.inside(
         cluster.programs["ctr"], "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", container

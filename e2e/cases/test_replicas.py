@@ -83,10 +83,10 @@ def test_two_models_want_the_last_card_and_the_one_that_waits_says_for_what(stag
         applied(stage, puppets(name="second"))
         told = stage.wait(
             "the second says that it waits",
-            lambda: (row := stage.condition("second", "Scheduled")).get("reason") == "Unschedulable" and row,
+            lambda: (row := stage.condition("second", "Scheduled")).get("reason") == "WaitingForGpu" and row,
             30,
         )
-        for words in ("second-0-thinker", "cannot allocate all claims"):
+        for words in ("second-0-thinker waits for 1 GPU of 81559Mi or more", "cannot allocate all claims"):
             assert words in told["message"]
         assert stage.condition("second", "Ready")["status"] == "False"
         assert stage.stages("second")["talker"]["state"] == "Gated"

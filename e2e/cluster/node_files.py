@@ -92,7 +92,7 @@ def _kubelet(facts: NodeFacts) -> dict[str, Any]:
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
         "healthzPort": 0,
-        "nodeStatusUpdateFrequency": "5s",
+        "nodeStatusUpdateFrequency": "2s",  # how soon resources of a device plugin are seen
         "nodeLeaseDurationSeconds": 12,  # renewed in a quarter of it
         "syncFrequency": "10s",  # when a prepare is tried again that was refused; a minute by default
     }

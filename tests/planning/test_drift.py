@@ -44,6 +44,12 @@ def annotate(live: Objects, key: str) -> None:
     live[POD]["metadata"]["annotations"][key] = "7"
 
 
+def written_by(live: Objects, manager: str, key: tuple[ChildKind, str], image: str) -> None:
+    fields = {"f:spec": {"f:containers": {'k:{"name":"stage"}': {"f:image": {}}}}}
+    live[key]["spec"]["containers"][0]["image"] = image
+    live[key]["metadata"]["managedFields"] = [{"manager": manager, "operation": "Update", "fieldsV1": fields}]
+
+
 NOT_OURS: list[tuple[str, Callable[[Objects], object]]] = [
     ("nothing", lambda live: None),
     ("a label more", lambda live: live[POD]["metadata"]["labels"].update(team="speech")),
@@ -53,6 +59,9 @@ NOT_OURS: list[tuple[str, Callable[[Objects], object]]] = [
     ("a port more", lambda live: live[SERVICE]["spec"]["ports"].append({"port": 9, "protocol": "TCP"})),
     ("another generation", lambda live: annotate(live, names.GENERATION_ANNOTATION)),
     ("an outdated pod", lambda live: live[POD]["metadata"].update(labels={}, annotations={names.HASH_ANNOTATION: "x"})),
+    ("an image that admission made of ours", lambda live: written_by(live, names.MANAGER, POD, "mirror/stage:1")),
+    ("a toleration more", lambda live: live[POD]["spec"].update(tolerations=[{"operator": "Exists"}])),
+    ("a deadline", lambda live: live[POD]["spec"].update(activeDeadlineSeconds=60)),
     ("one that goes", lambda live: live[SERVICE]["metadata"].update(deletionTimestamp="now", labels={})),
     ("one that is gone", lambda live: live.pop(POLICY)),
 ]  # fmt: skip
@@ -97,3 +106,13 @@ def test_labels_of_pods_and_claims_are_put_back_on_that_very_object(
 def test_an_edited_configuration_is_put_back_before_a_container_restarts_with_it(tiny: dict[str, Any]) -> None:
     found = found_after(tiny, lambda live: annotate(live, names.POD_CONFIG_ANNOTATION))
     assert list(found.relabel[0].metadata["annotations"]) == [names.POD_CONFIG_ANNOTATION]
+
+
+def test_an_image_that_someone_edited_is_put_back_in_its_own_container(tiny: dict[str, Any]) -> None:
+    def edit(live: Objects) -> None:
+        written_by(live, "kubectl-edit", POD, "evil:1")
+        live[POD]["spec"]["containers"].insert(0, {"name": "mesh", "image": "mesh:1"})
+
+    [found] = found_after(tiny, edit).reimage
+    assert (found.name, found.uid) == (POD[1], f"uid-of-{POD[1]}")
+    assert (found.container, found.container_name, found.image) == (1, "stage", "stage:1")

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from omni_operator.runtime.queue import KeyQueue
+from omni_operator.runtime.queue import REST_SECONDS, KeyQueue
 
 
-async def taken(queue: KeyQueue[str], seconds: float = 0.05) -> str | None:
+async def taken(queue: KeyQueue[str], seconds: float = 0.2) -> str | None:
     try:
         return await asyncio.wait_for(queue.take(), seconds)
     except TimeoutError:
@@ -36,6 +36,28 @@ async def test_a_key_is_worked_on_by_one_worker_and_again_if_it_came_meanwhile()
     assert await taken(queue) is None, "someone works on it"
     queue.done("a")
     assert await taken(queue) == "a"
+
+
+async def test_after_its_work_a_key_rests_so_that_the_events_of_its_writes_are_one() -> None:
+    now = [100.0]
+    queue: KeyQueue[str] = KeyQueue(clock=lambda: now[0])
+    queue.add("a")
+    assert await taken(queue) == "a"
+    queue.add("a")
+    queue.done("a")
+    assert len(queue) == 0, "also of what came in during the work"
+    for _ in range(30):
+        queue.add("a")
+    queue.add("b")
+    assert len(queue) == 1, "another key does not wait"
+    now[0] += REST_SECONDS
+    assert len(queue) == 2
+    now[0] += 1
+    assert await taken(queue) == "b"
+    queue.done("b")
+    now[0] += REST_SECONDS
+    queue.add("b")
+    assert len(queue) == 2, "a key that was left alone is due at once"
 
 
 async def test_an_earlier_time_wins() -> None:

@@ -82,6 +82,7 @@ class Reason(StrEnum):
     NAME_TAKEN = "NameTaken"
     WRITE_REFUSED = "WriteRefused"
     WRITE_FAILED = "WriteFailed"
+    CONTESTED = "Contested"
     RESOURCE_NOT_ADVERTISED = "ResourceNotAdvertised"
     MPS_UNAVAILABLE = "MpsUnavailable"
     MPS_NOT_ATTACHED = "MpsNotAttached"

@@ -15,9 +15,10 @@ from typing import Any
 from omni_operator.api import names
 from omni_operator.api.reasons import Reason
 from omni_operator.kube.client import OMNI_MODELS, PODS, Client, KubeError, Manifest
+from omni_operator.kube.contests import Contests
 from omni_operator.kube.observe import KINDS, Snapshot
 from omni_operator.planning.conditions import stamp
-from omni_operator.planning.drift import Relabel
+from omni_operator.planning.drift import Reimage, Relabel
 from omni_operator.planning.layout import Problem
 from omni_operator.planning.observed import ChildKind, ObservedPod
 from omni_operator.planning.rollout import Child, Step
@@ -26,17 +27,23 @@ STATUS_MANAGER = f"{names.MANAGER}-status"
 
 
 async def carry_out(
-    client: Client, snapshot: Snapshot, step: Step, now: datetime, edited: tuple[Child, ...] = ()
+    client: Client,
+    snapshot: Snapshot,
+    step: Step,
+    now: datetime,
+    edited: tuple[Child, ...] = (),
+    contests: Contests | None = None,
 ) -> list[Problem]:
     """Removals, then what is to be there (claims before the pods that name them), then gates. `edited` are children
-    that someone else changed, to be applied anew."""
+    that someone else changed, to be applied anew, unless `contests` says that it is too early."""
+    contests = contests or Contests()
     namespace = snapshot.model["metadata"]["namespace"]
     for removals in (step.remove, step.remove_last):
         await _all(client.delete(KINDS[r.kind], namespace, r.name, r.uid, r.grace) for r in removals)
     first = [*(child for child in step.apply if child.kind is not ChildKind.POD), *edited]
     pods = [child for child in step.apply if child.kind is ChildKind.POD]
     for batch in (first, pods):
-        found = await _all(_put(client, child, snapshot) for child in batch)
+        found = await _all(_put(client, child, snapshot, contests) for child in batch)
         problems = [problem for problem in found if problem is not None]
         if problems:
             return problems
@@ -44,9 +51,26 @@ async def carry_out(
     return []
 
 
-async def relabel(client: Client, snapshot: Snapshot, edited: tuple[Relabel, ...]) -> None:
-    """Put labels and annotations of pods and claims back, by which everything else finds its way."""
-    await _all(_relabel(client, snapshot.model["metadata"]["namespace"], each) for each in edited)
+async def relabel(client: Client, snapshot: Snapshot, edited: tuple[Relabel, ...], contests: Contests) -> bool:
+    """Put labels and annotations of pods and claims back, by which everything else finds its way. False: for some it is
+    too early."""
+    due = [each for each in edited if contests.may_write(each.kind, each.name, snapshot.live[each.kind, each.name])]
+    await _all(_relabel(client, snapshot.model["metadata"]["namespace"], each) for each in due)
+    return len(due) == len(edited)
+
+
+async def reimage(client: Client, snapshot: Snapshot, edited: tuple[Reimage, ...], contests: Contests) -> None:
+    """Put images of pods back. One that is gone or changed meanwhile is no error: that is an event."""
+    for each in edited:
+        if not contests.may_write(ChildKind.POD, each.name, snapshot.live[ChildKind.POD, each.name]):
+            continue
+        path = f"/spec/containers/{each.container}"
+        patch: list[Manifest] = [
+            {"op": "test", "path": "/metadata/uid", "value": each.uid},
+            {"op": "test", "path": f"{path}/name", "value": each.container_name},
+            {"op": "replace", "path": f"{path}/image", "value": each.image},
+        ]
+        await _patch_pod(client, snapshot.model["metadata"]["namespace"], each.name, patch)
 
 
 async def _all(calls: Any) -> list[Any]:
@@ -58,11 +82,11 @@ async def _all(calls: Any) -> list[Any]:
     return list(results)
 
 
-async def _put(client: Client, child: Child, snapshot: Snapshot) -> Problem | None:
+async def _put(client: Client, child: Child, snapshot: Snapshot, contests: Contests) -> Problem | None:
     try:
         if child.kind is ChildKind.POD:
-            return await _create(client, child)
-        return await _apply(client, child, snapshot)
+            return await _create(client, child, contests)
+        return await _apply(client, child, snapshot, contests)
     except KubeError as error:
         if not error.user_can_fix:
             raise
@@ -71,7 +95,7 @@ async def _put(client: Client, child: Child, snapshot: Snapshot) -> Problem | No
         return Problem(Reason.WRITE_REFUSED, f"The cluster refuses {child.kind} {child.name}: {error.message}", "spec")
 
 
-async def _create(client: Client, child: Child) -> Problem | None:
+async def _create(client: Client, child: Child, contests: Contests) -> Problem | None:
     try:
         await client.create(KINDS[child.kind], child.manifest)
     except KubeError as error:
@@ -80,22 +104,24 @@ async def _create(client: Client, child: Child) -> Problem | None:
         found = await _there(client, child)
         if found is None:
             raise  # it went in between: the next try makes it
-        return await _found_again(client, child, found)
+        return await _found_again(client, child, found, contests)
     return None
 
 
-async def _found_again(client: Client, child: Child, found: Mapping[str, Any]) -> Problem | None:
+async def _found_again(client: Client, child: Child, found: Mapping[str, Any], contests: Contests) -> Problem | None:
     """A pod or claim that is there, though not among what carries our labels. If it is ours, someone took them off;
     the next pass judges it."""
     if not _owned_by_us(found, child):
         return _name_taken(child, found)
+    if not contests.may_write(child.kind, child.name, found):
+        return None
     meta = found["metadata"]
     labels = {"labels": child.manifest["metadata"]["labels"]}
     await _relabel(client, meta["namespace"], Relabel(child.kind, child.name, meta["uid"], labels))
     return None
 
 
-async def _apply(client: Client, child: Child, snapshot: Snapshot) -> Problem | None:
+async def _apply(client: Client, child: Child, snapshot: Snapshot, contests: Contests) -> Problem | None:
     """Force is for what is ours already, and the uid keeps it to that very object.
 
     A claim is applied too, not created: so its opaque parameters are stored as the API server would write them, and not
@@ -107,9 +133,11 @@ async def _apply(client: Client, child: Child, snapshot: Snapshot) -> Problem | 
         await client.apply(KINDS[child.kind], child.manifest, force=False)
         return None
     if child.kind is ChildKind.RESOURCE_CLAIM:
-        return await _found_again(client, child, found)
+        return await _found_again(client, child, found, contests)
     if not _owned_by_us(found, child):
         return _name_taken(child, found)
+    if not contests.may_write(child.kind, child.name, found):
+        return None
     metadata = {**child.manifest["metadata"], "uid": found["metadata"]["uid"]}
     await client.apply(KINDS[child.kind], {**child.manifest, "metadata": metadata}, force=True)
     return None
@@ -167,8 +195,12 @@ async def _open_gate(client: Client, namespace: str, pod: ObservedPod, snapshot:
         {"op": "remove", "path": f"/spec/schedulingGates/{index}"},
         {"op": "add", "path": f"/metadata/annotations/{_pointer(names.TURN_ANNOTATION)}", "value": stamp(now)},
     ]
+    await _patch_pod(client, namespace, pod.name, patch)
+
+
+async def _patch_pod(client: Client, namespace: str, name: str, patch: list[Manifest]) -> None:
     try:
-        await client.json_patch(PODS, namespace, pod.name, patch)
+        await client.json_patch(PODS, namespace, name, patch)
     except KubeError as error:
         if error.status not in (404, 422):
             raise

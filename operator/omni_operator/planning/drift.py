@@ -32,11 +32,33 @@ class Relabel:
 
 
 @dataclass(frozen=True)
+class Reimage:
+    """An image to put back in a running pod, the one field of it that others can change to harm.
+
+    kubelet ended the container when the image was edited, and does so once more: that restarts this stage in place,
+    where a new pod would also give up its place. A deadline (activeDeadlineSeconds) cannot be taken back; a pod that
+    ended by it is replaced as any other. More tolerations change nothing for a pod that has a node.
+    """
+
+    name: str
+    uid: str
+    container: int
+    container_name: str
+    image: str
+
+
+@dataclass(frozen=True)
 class Repairs:
     """Writes beside those of the step, of objects that the step leaves alone."""
 
     apply: tuple[Child, ...] = ()
     relabel: tuple[Relabel, ...] = ()
+    reimage: tuple[Reimage, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many objects have to be put back."""
+        return len(self.apply) + len(self.relabel) + len(self.reimage)
 
 
 def repairs(rendered: Rendered, live: Live) -> Repairs:
@@ -44,7 +66,8 @@ def repairs(rendered: Rendered, live: Live) -> Repairs:
     shared = tuple(child for child in rendered.shared if _specs_differ(child, _current(child, live)))
     replicas = [child for children in rendered.replicas.values() for child in children]
     relabel = tuple(found for child in replicas for found in _relabel(child, _current(child, live)))
-    return Repairs(shared, relabel)
+    reimage = tuple(found for child in replicas for found in _reimage(child, _current(child, live)))
+    return Repairs(shared, relabel, reimage)
 
 
 def _current(child: Child, live: Live) -> Mapping[str, Any] | None:
@@ -79,6 +102,29 @@ def _relabel(child: Child, found: Mapping[str, Any] | None) -> Iterator[Relabel]
     lost = _lost_metadata(child, found)
     if lost:
         yield Relabel(child.kind, child.name, found["metadata"]["uid"], lost)
+
+
+def _reimage(child: Child, found: Mapping[str, Any] | None) -> Iterator[Reimage]:
+    """Containers are found by name: an admission webhook may have put its own in front."""
+    if found is None or child.kind is not ChildKind.POD:
+        return
+    live = {container["name"]: (i, container.get("image")) for i, container in enumerate(found["spec"]["containers"])}
+    for container in child.manifest["spec"]["containers"]:
+        name = container["name"]
+        index, image = live.get(name, (0, container["image"]))
+        if image != container["image"] and _edited(found, name):
+            yield Reimage(child.name, found["metadata"]["uid"], index, name, container["image"])
+
+
+def _edited(found: Mapping[str, Any], container: str) -> bool:
+    """Whether someone else wrote the image since the pod was made. What admission made of ours, such as the address of
+    a mirror, counts as written by us, and stays."""
+    for row in found["metadata"].get("managedFields") or []:
+        fields = (row.get("fieldsV1") or {}).get("f:spec", {}).get("f:containers", {})
+        written = "f:image" in fields.get(f'k:{{"name":"{container}"}}', {})
+        if written and row.get("manager") != names.MANAGER:
+            return True
+    return False
 
 
 def _lost_metadata(child: Child, found: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:

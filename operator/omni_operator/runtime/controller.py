@@ -104,6 +104,7 @@ class Controller:
         self.metrics.statuses.keep(key.namespace, key.name, done.status if done is not None else None)
         if done is None:
             self.memory.revisions.forget(key.namespace, key.name)
+            self.memory.contests.pop((key.namespace, key.name), None)
             return
         step, repairs = done.step, done.repairs
         self.metrics.statuses.started(key.namespace, key.name, step.open_gates)
@@ -111,13 +112,13 @@ class Controller:
             "apply": len(step.apply),
             "remove": len(step.removals),
             "gate": len(step.open_gates),
-            "repair": len(repairs.apply) + len(repairs.relabel),
+            "repair": repairs.count,
             "status": int(done.status_written),
         }
         for action, count in written.items():
             self.metrics.writes.labels(action).inc(count)
         self.metrics.pass_writes.observe(sum(written.values()))
-        if not step.empty or repairs.apply or repairs.relabel:
+        if not step.empty or repairs.count:
             log.info(
                 "%s: %d applied, %d removed, %d gates opened, %d repaired",
                 key, written["apply"], written["remove"], written["gate"], written["repair"],

@@ -2,13 +2,15 @@
 a delay that grows.
 
 Promises: an `add` during work on the same key makes it run once more afterwards; a thousand `add`s before that are one;
-`add_after` never delays a key that is due earlier.
+`add_after` never delays a key that is due earlier; a key that was just worked on rests for a moment, in which the
+events of that work's own writes come in, so that they are one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import random
 import time
 from collections.abc import Callable, Hashable
@@ -19,6 +21,8 @@ K = TypeVar("K", bound=Hashable)
 
 FIRST_BACKOFF_SECONDS = 0.25
 MAX_BACKOFF_SECONDS = 120.0
+REST_SECONDS = 0.05
+"""From the end of a key's work to its next: events of what was just written come in within some milliseconds."""
 
 
 class KeyQueue(Generic[K]):
@@ -33,6 +37,7 @@ class KeyQueue(Generic[K]):
         self._heap: list[tuple[float, int, K]] = []
         self._working: set[K] = set()
         self._failures: dict[K, int] = {}
+        self._rests: dict[K, float] = {}
         self._added = 0
         self._changed = asyncio.Event()
 
@@ -51,8 +56,8 @@ class KeyQueue(Generic[K]):
         self.add_after(key, 0.0)
 
     def add_after(self, key: K, seconds: float) -> None:
-        """The key is due in `seconds`, or earlier if it already is."""
-        due = self._clock() + seconds
+        """The key is due in `seconds`, or earlier if it already is; not before its rest has ended."""
+        due = max(self._clock() + seconds, self._rests.get(key, 0.0))
         if key in self._due and self._due[key] <= due:
             return
         self._due[key] = due
@@ -93,7 +98,13 @@ class KeyQueue(Generic[K]):
 
     def done(self, key: K) -> None:
         """The work on the key has ended."""
+        now = self._clock()
         self._working.discard(key)
+        self._rests = {each: end for each, end in self._rests.items() if end > now}
+        self._rests[key] = now + REST_SECONDS
+        if self._due.get(key, math.inf) < now + REST_SECONDS:
+            del self._due[key]
+            self.add(key)
         self._changed.set()
 
     def _next(self, now: float) -> tuple[K | None, float | None]:

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from omni_operator.api.reasons import Reason
 from omni_operator.api.v1alpha1 import OmniModelStatus
-from omni_operator.kube.apply import carry_out, relabel, write_status
+from omni_operator.kube.apply import carry_out, reimage, relabel, write_status
 from omni_operator.kube.client import Client, KubeError, Manifest
+from omni_operator.kube.contests import Contests
 from omni_operator.kube.events import EventType, emit
 from omni_operator.kube.observe import Snapshot, observe
 from omni_operator.kube.offers import Offers
@@ -48,6 +49,8 @@ class Memory:
 
     pages: StagePages = field(default_factory=StagePages)
     revisions: Revisions = field(default_factory=Revisions)
+    contests: dict[tuple[str, str], Contests] = field(default_factory=dict)
+    """By namespace and name of an OmniModel."""
 
 
 @dataclass(frozen=True)
@@ -92,19 +95,20 @@ async def reconcile(
         subject = subject_of(snapshot.model, None)
         wanted = refused_status(subject, plan, snapshot.observed, previous, clock())
         return await _finish(client, snapshot, previous, wanted, Pass(Step()), clock)
+    contests = memory.contests.setdefault((namespace, name), Contests()) if memory is not None else Contests()
     edited = repairs(plan.rendered, snapshot.live)
-    if edited.relabel:
-        # A step made on wrong labels would be wrong, such as to remove a pod for its replica's number.
-        await relabel(client, snapshot, edited.relabel)
-        snapshot = await observe(client, namespace, name)
-        if snapshot is None:
-            return None
+    labels_right = await _put_back(client, snapshot, edited, contests)
+    snapshot = await observe(client, namespace, name) if edited.relabel else snapshot
+    if snapshot is None:
+        return None
     now = clock()
     observed = await with_refusals(client, namespace, snapshot.observed, now)
     before = restart_history(previous)
     whole = groups(plan.targets, observed, plan.layout.mps, before, now)
     step = next_step(plan.targets, plan.rendered, observed, now, whole)
     step = avoiding_nodes(step, {index: restart.node for index, restart in whole.history.items() if restart.node})
+    # A step made on wrong labels would be wrong, such as to remove a pod for its replica's number.
+    step = step if labels_right else Step()
 
     def judged(seen: Observed) -> OmniModelStatus:
         return status(
@@ -112,7 +116,7 @@ async def reconcile(
         )
 
     try:
-        problems = tuple(await carry_out(client, snapshot, step, now, edited.apply))
+        problems = tuple(await carry_out(client, snapshot, step, now, edited.apply, contests))
     except KubeError as error:
         if tell:
             problem = Problem(Reason.WRITE_FAILED, f"A write fails again and again, and is tried again: {error}")
@@ -125,12 +129,20 @@ async def reconcile(
     wanted = with_restarts(judged(seen), whole.history)
     if isinstance(place, Current):
         wanted = wanted.model_copy(update={"revision": place.number, "revision_hash": place.hash})
-    for problem in problems[:1]:
+    for problem in (*problems, *contests.problems())[:1]:
         wanted = with_write_failure(wanted, problem, previous, plan.subject.generation, clock())
     lost = isinstance(place, KubeError) and not place.user_can_fix
-    again_in = _look_again(plan, observed, whole, now, HISTORY_RETRY if lost else None)
+    again_in = _look_again(plan, observed, whole, now, HISTORY_RETRY if lost else None, contests.look_again())
     done = Pass(step, edited, problems=problems, look_again=again_in)
     return await _finish(client, snapshot, previous, wanted, done, clock)
+
+
+async def _put_back(client: Client, snapshot: Snapshot, edited: Repairs, contests: Contests) -> bool:
+    """Put back what someone else edited on pods and claims, as far as it is not too early. False: some labels are still
+    wrong."""
+    labels_right = await relabel(client, snapshot, edited.relabel, contests)
+    await reimage(client, snapshot, edited.reimage, contests)
+    return labels_right
 
 
 async def _beside(
@@ -143,7 +155,7 @@ async def _beside(
 
 
 def _look_again(
-    plan: Plan, observed: Observed, whole: Groups, now: datetime, retry: timedelta | None
+    plan: Plan, observed: Observed, whole: Groups, now: datetime, *others: timedelta | None
 ) -> timedelta | None:
     """The earliest moment at which something changes without an event."""
     moments = (
@@ -151,7 +163,7 @@ def _look_again(
         starting.look_again(plan.targets, observed, now),
         measured.look_again(observed.pods.values(), now),
         whole.look_again,
-        retry,
+        *others,
     )
     return min((moment for moment in moments if moment is not None), default=None)
 

@@ -49,6 +49,8 @@ def stage_problems(stage: StageConfig) -> Iterator[str]:
         value = getattr(stage, name)
         if value is not None and value < 1:
             yield f"{name}: {value} is not above 0"
+    if stage.headroom_bytes < 0:
+        yield f"headroom_bytes: {stage.headroom_bytes} is below 0"
     if stage.memory_bytes and stage.kv_cache_bytes and stage.kv_cache_bytes > stage.memory_bytes:
         yield f"kv_cache_bytes: {stage.kv_cache_bytes} is more than memory_bytes, {stage.memory_bytes}"
 

@@ -115,6 +115,9 @@ class StageConfig:
     change of this file."""
     memory_share: str | None = None
     """The same budget as a decimal share of the planned card (`0.78`)."""
+    headroom_bytes: int = 0
+    """How many of memory_bytes the engine leaves free of weights and KV cache, for what else it takes: above 0 where
+    something ends the process at memory_bytes."""
     kv_cache_bytes: int | None = None
     """How many of memory_bytes the KV cache takes; the engine decides where absent."""
     engine_args: Mapping[str, Any] = field(default_factory=dict)

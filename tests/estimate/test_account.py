@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from omni_operator.api.quantities import Share
+from omni_operator.api.enums import SharingStrategy
+from omni_operator.api.quantities import Share, parse_budget
 from omni_operator.api.reasons import Reason
 from omni_operator.catalogue import Card, cards
 from omni_operator.planning.estimate import (
@@ -16,10 +17,12 @@ from omni_operator.planning.estimate import (
     accounts,
     cards_that_fit,
     check_estimate,
+    engine_headroom,
     kv_room,
     room_for,
     stage_needs,
 )
+from omni_operator.planning.estimate_need import CUDA_CONTEXT
 from omni_operator.planning.layout import Layout, Neighbour, Problem, Severity
 from tests.estimate.layouts import QWEN, one_h100, size_of, with_budget
 
@@ -190,3 +193,48 @@ def test_bytes_and_tokens_of_the_account_are_whole_numbers() -> None:
     for need in stage_needs(one_h100("78%"), size_of(QWEN), Workload()).values():
         assert all(type(part.size) is int for part in need.parts)
         assert need.token.denominator == 1
+
+
+class TestHeadroomUnderMps:
+    """MPS ends a process at its budget, CUDA's own memory and its graphs included: the engine gets a smaller share."""
+
+    def headroom(self, name: str = "talker_ar", budget: str = "10%", **changes: object) -> int:
+        layout = one_h100(None)
+        stages = tuple(
+            replace(stage, budget=parse_budget(budget)) if stage.name == name else stage for stage in layout.stages
+        )
+        found = replace(layout, stages=stages, strategy=SharingStrategy.MPS, size=size_of(QWEN))
+        found = replace(found, **changes)  # type: ignore[arg-type]
+        return engine_headroom(found, next(stage for stage in found.stages if stage.name == name))
+
+    def test_a_context_and_six_hundredths_of_the_weights(self) -> None:
+        weights = stage_needs(one_h100(None), size_of(QWEN), Workload())["talker_ar"].weights
+        assert self.headroom() == CUDA_CONTEXT + -(-weights * 6 // 100)
+
+    def test_what_is_left_to_encoders_is_room_enough(self) -> None:
+        assert self.headroom("thinker", "78%") == CUDA_CONTEXT
+
+    def test_of_an_unknown_model_six_hundredths_of_the_budget(self) -> None:
+        budget = parse_budget("10%").bytes_of(cards()["h100-80gb"].memory)
+        assert self.headroom(size=None) == CUDA_CONTEXT + -(-budget * 6 // 100)
+
+    @pytest.mark.parametrize("strategy", [SharingStrategy.TIME_SLICING, SharingStrategy.NONE])
+    def test_nothing_where_nothing_ends_the_process(self, strategy: SharingStrategy) -> None:
+        assert self.headroom(strategy=strategy) == 0
+
+    def test_nothing_where_the_cache_is_given_in_bytes_or_nothing_else_is_on_the_gpu(self) -> None:
+        layout = one_h100(None)
+        talker = next(stage for stage in layout.stages if stage.name == "talker_ar")
+        declared = replace(talker, budget=parse_budget("10%"), kv_cache=GB)
+        assert self.headroom(stages=(declared, layout.stages[1])) == 0
+        assert self.headroom(stages=(replace(declared, kv_cache=None),)) == 0
+
+    def test_the_room_for_a_cache_is_what_the_engine_is_given(self) -> None:
+        layout = replace(one_h100(None), strategy=SharingStrategy.MPS, size=size_of(QWEN))
+        talker = replace(next(s for s in layout.stages if s.name == "talker_ar"), budget=parse_budget("10%"))
+        layout = replace(layout, stages=tuple(talker if s.name == talker.name else s for s in layout.stages))
+        room = kv_room(layout, talker, size_of(QWEN))
+        assert room is not None
+        card = cards()["h100-80gb"].memory
+        given = talker.budget.bytes_of(card) - engine_headroom(layout, talker)  # type: ignore[union-attr]
+        assert room.size == given - stage_needs(layout, size_of(QWEN), Workload())["talker_ar"].weights

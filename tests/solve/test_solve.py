@@ -69,7 +69,7 @@ def test_a_variant_that_upstream_keeps_on_one_gpu_is_not_spread() -> None:
     assert isinstance(found, Unsolved)
     assert found.problem.reason is Reason.BUDGET_EXCEEDED
     assert "another variant than speech-colocated" in found.problem.remedy
-    assert "thinker 80.8%" in found.problem.message
+    assert "thinker 80.9%" in found.problem.message
 
 
 def test_the_best_variant_is_chosen() -> None:

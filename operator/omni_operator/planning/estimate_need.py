@@ -44,6 +44,7 @@ class PartKind(StrEnum):
     ENCODER_RESERVE = "encoder reserve"
     ACTIVATIONS = "activations"
     RELAY = "relay buffers"
+    GRAPHS = "CUDA graphs and workspaces"
     CUDA_CONTEXT = "CUDA context"
 
 
@@ -106,8 +107,8 @@ class StageNeed:
 
     @property
     def total(self) -> int:
-        """Bytes in the card's account, where `HELD_BACK` covers what CUDA takes itself."""
-        return self.capped - self.of(PartKind.CUDA_CONTEXT)
+        """Bytes in the card's account, where `HELD_BACK` covers what CUDA and its graphs take."""
+        return self.capped - self.of(PartKind.CUDA_CONTEXT, PartKind.GRAPHS)
 
     @property
     def capped(self) -> int:
@@ -158,6 +159,8 @@ def stage_need(layout: Layout, stage: Stage, size: ModelSize, workload: Workload
         parts.append(Part(PartKind.ACTIVATIONS, ceil(weights * ACTIVATIONS)))
     if workload.relay:
         parts.append(Part(PartKind.RELAY, workload.relay))
+    if graphs := _graphs(layout, stage, weights):
+        parts.append(Part(PartKind.GRAPHS, graphs, "within the limit that MPS sets for the process"))
     parts.append(Part(PartKind.CUDA_CONTEXT, CUDA_CONTEXT, "each process takes it on each GPU"))
     return StageNeed(stage.name, ranks, tuple(parts), token)
 
@@ -184,6 +187,36 @@ def kv_room(layout: Layout, stage: Stage, size: ModelSize, workload: Workload | 
 def smallest_budget(need: StageNeed, card: Card) -> Fraction:
     """The smallest share of the card, in tenths of a percent, that gives the stage what it needs; above 1 none does."""
     return Fraction(ceil(Fraction(need.capped, card.memory) * 1000), 1000)
+
+
+def engine_headroom(layout: Layout, stage: Stage) -> int:
+    """Bytes of a stage's budget on each GPU that its engine must leave free of weights and KV cache.
+
+    An engine fills its share to the brim, and then captures CUDA graphs beside it: out of what a card has left, or not
+    at all where MPS limits the process to the share, CUDA's own memory included. So there it gets a smaller share. 0
+    where nothing limits the process, and where the KV cache is given in bytes.
+    """
+    if not stage.engine or stage.budget is None or layout.card is None or stage.kv_cache is not None:
+        return 0
+    if not _limited(layout, stage):
+        return 0
+    components = layout.size.of_stage(stage.name) if layout.size else ()
+    ranks = stage.ranks or len(stage.slots)
+    weights = ceil(sum((component.rank_weights(ranks) for component in components), Fraction(0)))
+    budget = stage.budget.bytes_of(layout.card.memory)
+    return CUDA_CONTEXT + _graphs(layout, stage, weights or budget)
+
+
+def _graphs(layout: Layout, stage: Stage, weights: int) -> int:
+    """What `HELD_BACK` is of a card, of the weights, for an engine under MPS; less what it leaves to encoders anyway,
+    which have processes and limits of their own."""
+    if not stage.engine or stage.kv_cache is not None or not _limited(layout, stage):
+        return 0
+    return max(0, ceil(HELD_BACK * weights) - ceil(encoder_reserve(layout, stage)))
+
+
+def _limited(layout: Layout, stage: Stage) -> bool:
+    return layout.mps and bool(set(stage.slots) & set(layout.divided_slots()))
 
 
 def encoder_reserve(layout: Layout, stage: Stage) -> Fraction:

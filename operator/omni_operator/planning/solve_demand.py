@@ -12,6 +12,8 @@ from omni_operator.catalogue.cards import Card
 from omni_operator.catalogue.sizes import ModelSize
 from omni_operator.planning.estimate_need import (
     RESERVING,
+    PartKind,
+    StageNeed,
     Workload,
     encoder_reserve,
     stage_need,
@@ -32,20 +34,20 @@ class Demand:
     """Steps by tensor-parallel size: those that are allowed."""
     stages: Mapping[str, Mapping[int, int]]
     """The same by stage."""
-    reserve: int = 0
-    """Steps more where one of `encoders` is on the same GPU."""
+    reserve: Mapping[int, int] = field(default_factory=dict)
+    """Steps more where one of `encoders` is on the same GPU, by tensor-parallel size."""
     reserving: str = ""
     encoders: frozenset[str] = field(default_factory=frozenset)
 
     def on(self, ranks: int, beside: frozenset[str]) -> int:
         """Steps on a GPU that these stages share."""
-        return self.steps[ranks] + (self.reserve if self.encoders & beside else 0)
+        return self.steps[ranks] + (self.reserve[ranks] if self.encoders & beside else 0)
 
     def by_stage(self, ranks: int, beside: frozenset[str] = frozenset()) -> dict[str, int]:
         """Steps of each stage on a GPU that these stages share."""
         given = {name: steps[ranks] for name, steps in self.stages.items()}
         if self.encoders & beside:
-            given[self.reserving] += self.reserve
+            given[self.reserving] += self.reserve[ranks]
         return given
 
     @classmethod
@@ -92,7 +94,10 @@ def _demand(layout: Layout, card: Card, stage: Stage, size: ModelSize | None, wo
     if stage.name != name or size is None or not size.of_stage(stage.name):
         return Demand(steps, {stage.name: steps})
     beside = replace(layout, stages=(stage, Stage(encoders[0], encoders[0], stage.slots)))
-    reserve = ceil(encoder_reserve(beside, stage) / card.memory * STEPS) * copies
+    whole = encoder_reserve(beside, stage)
+    # What is left free for encoders is room for the graphs as well, which are counted already.
+    more = {ranks: max(Fraction(0), whole - _graphs(layout, stage, size, workload, ranks)) for ranks in steps}
+    reserve = {ranks: ceil(of_rank / card.memory * STEPS) * copies for ranks, of_rank in more.items()}
     return Demand(steps, {stage.name: steps}, reserve, stage.name, frozenset(encoders))
 
 
@@ -100,14 +105,29 @@ def _need(
     layout: Layout, card: Card, stage: Stage, size: ModelSize | None, workload: Workload, ranks: int
 ) -> int | None:
     """Steps of one copy without the encoder reserve; what it declares where its size is not known."""
-    if size is not None:
-        alone = replace(stage, slots=tuple(range(ranks)), ranks=ranks)
-        need = stage_need(replace(layout, stages=(alone,)), alone, size, workload)
-        if need is not None:
-            return ceil(Fraction(need.capped * STEPS, card.memory))
+    need = _shared_need(layout, stage, size, workload, ranks)
+    if need is not None:
+        return ceil(Fraction(need.capped * STEPS, card.memory))
     if stage.budget is None:
         return None
     return ceil(Fraction(stage.budget.bytes_of(card.memory) * STEPS, card.memory))
+
+
+def _shared_need(
+    layout: Layout, stage: Stage, size: ModelSize | None, workload: Workload, ranks: int
+) -> StageNeed | None:
+    """What a stage needs beside some other one; alone, where no MPS limits it, it needs a little less."""
+    if size is None:
+        return None
+    slots = tuple(range(ranks))
+    shared = replace(stage, slots=slots, ranks=ranks)
+    other = Stage("another", "another", slots)
+    return stage_need(replace(layout, stages=(shared, other)), shared, size, workload)
+
+
+def _graphs(layout: Layout, stage: Stage, size: ModelSize, workload: Workload, ranks: int) -> int:
+    need = _shared_need(layout, stage, size, workload, ranks)
+    return need.of(PartKind.GRAPHS) if need is not None else 0
 
 
 def _allowed(stage: Stage) -> tuple[int, ...]:

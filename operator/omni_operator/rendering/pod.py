@@ -9,6 +9,7 @@ from typing import Any
 from omni_operator.api import names
 from omni_operator.api.enums import DeviceKind
 from omni_operator.api.v1alpha1 import ModelCache, OmniModelSpec, SchedulingSpec
+from omni_operator.planning.estimate_need import engine_headroom
 from omni_operator.planning.layout import DEFAULT_STARTUP_TIMEOUT, Layout
 from omni_operator.planning.rules.pods import ROOT, USER
 from omni_operator.rendering.claim import request_name
@@ -164,6 +165,7 @@ def _stage_configs(owner: Owner, layout: Layout, replica: int, process: str) -> 
                 tensor_parallel_size=max(1, len(stage.slots)),
                 memory_bytes=memory if own else None,
                 memory_share=share if own else None,
+                headroom_bytes=engine_headroom(layout, stage) if own else 0,
                 kv_cache_bytes=stage.kv_cache if own else None,
                 engine_args=dict(stage.engine_args) if own else {},
             )

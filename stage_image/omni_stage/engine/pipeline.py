@@ -137,7 +137,8 @@ def memory(stage: Any, declared: StageConfig, config: PodConfig) -> dict[str, An
     without a budget where a GPU is shared, and the sum was proved before any pod was made.
 
     In bytes sglang-omni caps torch's allocator. With a share the KV cache fills the share to the brim, so such a cap
-    would fail the capture of CUDA graphs; MPS limits the process then, and `specs` caps stages that have no KV cache.
+    would fail the capture of CUDA graphs; `specs` caps stages that have no KV cache. Where MPS limits the process to
+    its budget, the share is smaller by `headroom_bytes`: room for the graphs, and for CUDA itself.
     """
     if declared.kv_cache_bytes is not None and type(stage).engine_stage:
         return {"gpu_memory_fraction": None, "total_reserve_bytes": declared.memory_bytes}
@@ -159,6 +160,8 @@ def share(declared: StageConfig, config: PodConfig) -> float | None:
         exact = Decimal(declared.memory_bytes) / Decimal(config.card_memory_bytes)
     else:
         return None
+    if config.card_memory_bytes:
+        exact -= Decimal(declared.headroom_bytes) / Decimal(config.card_memory_bytes)
     return float(max(exact.quantize(SMALLEST_SHARE, ROUND_DOWN), SMALLEST_SHARE))
 
 

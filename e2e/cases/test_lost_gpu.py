@@ -1,14 +1,13 @@
-"""What a model does when its GPU, its MPS daemon, its node's kubelet or the API server is lost while it runs."""
+"""What a model does when its GPU, its MPS daemon or its node's kubelet is lost while it runs."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
 from e2e.cases.conftest import GPUS, INSTANCE, Space
-from e2e.cases.puppets import NAME, applied, changed, env, pods, puppets, ready, restarts, since, started, uids
+from e2e.cases.puppets import NAME, applied, changed, pods, puppets, ready, since, uids
 from e2e.cluster import Cluster, Fault, external_kubeconfig, up
 from e2e.deploy import Target
 
@@ -77,17 +76,6 @@ def test_a_lost_mps_daemon_is_said_and_the_model_is_ready_again_once_there_is_on
     cluster.heal_gpus()
     ready(stage, seconds=120)
     assert stage.condition(NAME, "SharingReady")["status"] == "True"
-
-
-def test_the_api_server_is_killed_while_stages_start_and_the_order_holds(cluster: Cluster, stage: Space) -> None:
-    slow = env(PUPPET_READY_AFTER="5")
-    applied(stage, puppets([{"name": "thinker", "env": slow}, {"name": "talker", "env": slow}]))
-    stage.wait("the thinker starts", lambda: "startedAt" in json.dumps(pods(stage).get("0-thinker", {})), 60)
-    cluster.restart_api_server()
-    ready(stage, seconds=180)
-    found = pods(stage)
-    assert (started(found["0-talker"]) - started(found["0-thinker"])).total_seconds() >= 5
-    assert restarts(found) == dict.fromkeys(found, 0)
 
 
 def test_a_node_whose_kubelet_stops_is_said_and_no_pod_is_replaced(cluster: Cluster, stage: Space) -> None:

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
+from omni_operator.cli.documents import BadInput
+from omni_operator.cli.live import Cluster
+from omni_operator.cli.rollout_history import write_spec
+from omni_operator.kube.client import KubeError
 from tests.api.conftest import Api, operator, wait_for
+from tests.api.fault_proxy import FaultProxy
+from tests.api.in_process import controller, model, put
 from tests.api.test_cli_live import command, env, omni
 from tests.api.test_operator import condition, create, declared, play_until_ready
 
@@ -170,3 +176,19 @@ def test_one_that_belongs_to_another_is_not_touched(api: Api, running_operator: 
     edit(api, startupTimeout="11m")
     accept(api, 2)
     wait_for("its own one went", lambda: sorted(numbers(api)) == [2, 9])
+
+
+async def test_undo_writes_over_nothing_but_the_spec_that_it_looked_at(api: Api, faulty: FaultProxy) -> None:
+    put(api, model(NAME))
+    seen = api.get("omnimodels", NAME)
+    edit(api, startupTimeout="11m")
+    async with controller(faulty, api.namespace) as running:
+        cluster = Cluster(running.client, api.namespace, faulty.url)
+        with pytest.raises(BadInput, match="was changed meanwhile; look again, and try again"):
+            await write_spec(cluster, seen, seen["spec"] | {"image": "b"}, dry_run=False)
+        assert spec(api)["startupTimeout"] == "11m"
+        assert "image" not in spec(api)
+        await write_spec(cluster, api.get("omnimodels", NAME), seen["spec"] | {"image": "b"}, dry_run=True)
+        assert "image" not in spec(api), "a dry run"
+        with pytest.raises(KubeError, match=r"spec\.model"):
+            await write_spec(cluster, api.get("omnimodels", NAME), {"model": {}}, dry_run=False)

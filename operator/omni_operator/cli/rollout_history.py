@@ -24,6 +24,8 @@ from omni_operator.planning.history import Revision, kept_part, restored, spec_h
 from omni_operator.planning.layout import refused
 
 MANAGER = "kubectl-omni"
+FAILED_TEST = "the server rejected our request due to an error in our request"
+"""All that an API server says of a patch whose test fails; of a spec that is not valid it names the field."""
 
 
 async def show(cluster: Cluster, name: str, number: int | None, out: IO[str]) -> int:
@@ -80,7 +82,7 @@ async def undo(cluster: Cluster, name: str, number: int | None, dry_run: bool) -
     if not found:
         raise BadInput(f"is at revision {target.number} already", Place(f"omnimodel {name}"))
     _check(manifest, spec, target)
-    await _write(cluster, manifest, spec, dry_run)
+    await write_spec(cluster, manifest, spec, dry_run)
     done = "would go back" if dry_run else "goes back"
     print(f"omnimodel {name} {done} to revision {target.number}:")
     for words in found:
@@ -121,8 +123,8 @@ def _check(manifest: Manifest, spec: Mapping[str, Any], target: Revision) -> Non
         sys.stderr.write(f"warning: revision {target.number} would be refused now: {problems[0]}\n")
 
 
-async def _write(cluster: Cluster, manifest: Manifest, spec: Mapping[str, Any], dry_run: bool) -> None:
-    """Only over the very spec that was looked at."""
+async def write_spec(cluster: Cluster, manifest: Manifest, spec: Mapping[str, Any], dry_run: bool) -> None:
+    """Only over the very spec that was looked at. Raises BadInput where it is another one by now, and KubeError."""
     meta = manifest["metadata"]
     place = Place(f"omnimodel {meta['name']}")
     patch: list[dict[str, Any]] = [
@@ -135,6 +137,6 @@ async def _write(cluster: Cluster, manifest: Manifest, spec: Mapping[str, Any], 
             OMNI_MODELS, meta["namespace"], meta["name"], patch, manager=MANAGER, dry_run=dry_run
         )
     except KubeError as error:
-        if error.status == 422 and "test" in error.message:
+        if error.status == 422 and FAILED_TEST in error.message:
             raise BadInput("was changed meanwhile; look again, and try again", place) from None
         raise

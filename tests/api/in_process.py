@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 from kubernetes.aio.client.configuration import Configuration
@@ -13,10 +14,14 @@ from omni_operator.kube.client import Client
 from omni_operator.rendering import Settings
 from omni_operator.runtime.controller import Controller, Key
 from omni_operator.runtime.metrics import Metrics
-from omni_operator.runtime.reconcile import Pass
+from omni_operator.runtime.reconcile import Clock, Pass
 from tests.api.conftest import Api
 from tests.api.fault_proxy import FaultProxy
 from tests.api.test_operator import declared
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
 
 
 class Watching(Controller):
@@ -29,11 +34,11 @@ class Watching(Controller):
 
 
 @asynccontextmanager
-async def controller(faulty: FaultProxy, namespace: str) -> AsyncIterator[Controller]:
+async def controller(faulty: FaultProxy, namespace: str, clock: Clock = now) -> AsyncIterator[Controller]:
     configuration = Configuration()
     configuration.host = faulty.url
     async with Client(configuration) as client:
-        found = Watching(client, Settings("stage:1"), Metrics(), namespace)
+        found = Watching(client, Settings("stage:1"), Metrics(), namespace, clock=clock)
         task = asyncio.create_task(found.run())
         yield found
         assert not task.done(), "nothing ends the workers"

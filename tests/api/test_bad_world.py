@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import pytest
 
 from omni_operator.rendering import Settings
 from omni_operator.rendering.plan import Plan, plan_for
+from omni_operator.runtime.controller import Key
 from tests.api.conftest import Api, operator, wait_for
+from tests.api.fault_proxy import FaultProxy
+from tests.api.in_process import controller, model, put
 from tests.api.test_operator import CHILDREN, children, condition, create, declared, play_until_ready
 
 pytestmark = pytest.mark.api
@@ -191,3 +196,64 @@ def test_a_gate_of_someone_else_before_ours_does_not_keep_ours_closed(api: Api, 
     with operator(api, tmp_path / "log"):
         found = lambda: api.get("pods", first.name)["spec"]["schedulingGates"]  # noqa: E731
         wait_for("our gate is open", lambda: found() == gates[:1])
+
+
+FOREIGN: list[dict[str, Any]] = [
+    {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "tiny-omni-0-talker", "labels": {"omnimodel.io/name": "tiny-omni"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    },
+    {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "tiny-omni-0"},
+        "spec": {"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}},
+    },
+    {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "tiny-omni"},
+        "spec": {"podSelector": {}},
+    },
+]
+
+
+@pytest.mark.parametrize("foreign", FOREIGN, ids=lambda foreign: foreign["kind"])
+def test_what_someone_else_has_under_our_name_is_told_and_left(
+    api: Api, running_operator: subprocess.Popen[bytes], foreign: dict[str, Any]
+) -> None:
+    create(api, foreign)
+    kind, name = foreign["kind"].lower(), foreign["metadata"]["name"]
+    before = api.must("get", kind, name, "-o", "jsonpath={.metadata.uid}{.metadata.ownerReferences}{.spec}")
+    create(api, declared("tiny-omni"))
+    ready = wait_for("told so", lambda: (c := condition(api, "tiny-omni", "Ready")).get("reason") == "NameTaken" and c)
+    assert f"{foreign['kind']} {name}" in ready["message"]
+    after = api.must("get", kind, name, "-o", "jsonpath={.metadata.uid}{.metadata.ownerReferences}{.spec}")
+    assert after == before
+    api.must("delete", kind, name, "--grace-period=0", "--force")
+    play_until_ready(api, "tiny-omni", 60)
+
+
+def test_a_pod_that_was_taken_from_us_is_told_and_comes_back_when_it_is_gone(ready: Api) -> None:
+    """Without its owner it is no more ours than any other, and nobody else makes it go."""
+    merge(ready, "pods", "tiny-omni-0-talker", {"metadata": {"ownerReferences": None}})
+    said = wait_for("told so", lambda: (c := condition(ready, "tiny-omni", "Ready")).get("reason") == "NameTaken" and c)
+    assert "Pod tiny-omni-0-talker" in said["message"]
+    ready.must("delete", "pod", "tiny-omni-0-talker", "--grace-period=0", "--force")
+    play_until_ready(ready, "tiny-omni", 60)
+
+
+@pytest.mark.parametrize("shift", [timedelta(days=-2), timedelta(seconds=-7), timedelta(days=2)], ids=str)
+async def test_with_a_clock_that_is_wrong_it_comes_to_the_same_end(
+    api: Api, faulty: FaultProxy, shift: timedelta
+) -> None:
+    put(api, model("tiny-omni"))
+    async with controller(faulty, api.namespace, lambda: datetime.now(UTC) + shift) as running:
+        play = asyncio.create_task(asyncio.to_thread(play_until_ready, api, "tiny-omni"))
+        while not play.done():
+            running.queue.add(Key(api.namespace, "tiny-omni"))
+            await asyncio.sleep(0.1)
+        await play
+    assert "groupRestarts" not in api.get("omnimodels", "tiny-omni")["status"]

@@ -76,3 +76,49 @@ def test_a_stage_s_own_failure_restarts_nothing_else_and_names_it(
 
     assert "talker (Restarting" in wait_for("the reason", ready)["message"]
     assert uids(api) == before
+
+
+def told(api: Api) -> dict[str, Any]:
+    """The restart of the one replica, once it is in the status."""
+    rows = lambda: api.get("omnimodels", "tiny-omni")["status"].get("groupRestarts")  # noqa: E731
+    [found] = wait_for("the restart is told", rows)
+    return dict(found)
+
+
+def test_an_unhealthy_gpu_is_a_fault_of_its_group_and_is_named(
+    api: Api, running_operator: subprocess.Popen[bytes]
+) -> None:
+    create(api, declared("tiny-omni"))
+    play_until_ready(api, "tiny-omni")
+    health = {"resourceID": "gpu.nvidia.com/node-a/gpu-0", "health": "Unhealthy", "message": "XID 79"}
+    container = {
+        "name": "stage",
+        "image": "stage:1",
+        "imageID": "",
+        "ready": True,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": "2026-11-29T12:00:00Z"}},
+        "allocatedResourcesStatus": [{"name": "claim:gpus/slot0", "resources": [health]}],
+    }
+    api.patch_status("pods", "tiny-omni-0-talker", {"containerStatuses": [container]})
+    assert told(api)["reason"] == "a GPU of talker is unhealthy: gpu.nvidia.com/node-a/gpu-0: XID 79"
+    going = lambda: [p["metadata"]["name"] for p in api.get("pods") if "deletionTimestamp" in p["metadata"]]  # noqa: E731
+    wait_for("all stage pods go", lambda: len(going()) == 4)
+    assert "tiny-omni-0--front" not in going()
+
+
+def test_an_eviction_for_a_tainted_gpu_takes_the_whole_group(
+    api: Api, running_operator: subprocess.Popen[bytes]
+) -> None:
+    """What Kubernetes' device-taint controller does to a pod: a condition, and then the deletion."""
+    create(api, declared("tiny-omni"))
+    play_until_ready(api, "tiny-omni")
+    evicted = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByDeviceTaintManager", "message": ""}
+    conditions = api.get("pods", "tiny-omni-0-talker")["status"]["conditions"]
+    api.patch_status("pods", "tiny-omni-0-talker", {"conditions": [*conditions, evicted]})
+    api.must("delete", "pod", "tiny-omni-0-talker", "--wait=false")
+    restart = told(api)
+    assert "a GPU of talker was tainted" in restart["reason"]
+    going = lambda: [p for p in api.get("pods") if "deletionTimestamp" in p["metadata"]]  # noqa: E731
+    wait_for("all stage pods go", lambda: len(going()) == 4)
+    assert told(api)["restarts"] == 1

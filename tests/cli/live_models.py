@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from omni_operator.cli.live_model import LiveModel, Page, Readings, live_model
+from omni_operator.cli.live_model import LiveModel, Page, Readings
+from omni_operator.cli.live_parse import live_model
 from tests.conftest import example
 
 Manifest = dict[str, Any]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from omni_operator.cli.live_model import LiveModel, Readings, live_model
+from omni_operator.cli.live_model import LiveModel, Readings
+from omni_operator.cli.live_parse import live_model
 from omni_operator.cli.live_report import report
 from tests.cli.live_models import GIB, model, page, stored
 from tests.cli.test_live_text import explained, shown

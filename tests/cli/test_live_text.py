@@ -10,7 +10,8 @@ import pytest
 from omni_operator.cli.documents import BadInput
 from omni_operator.cli.live_explain import explanation
 from omni_operator.cli.live_logs import Wanted, pod_of
-from omni_operator.cli.live_model import LiveModel, clean, live_model
+from omni_operator.cli.live_model import LiveModel
+from omni_operator.cli.live_parse import clean, live_model
 from omni_operator.cli.live_report import report, reports
 from omni_operator.cli.live_text import status_lines, table_lines
 from omni_operator.cli.live_waiting import span_of_time, waiting

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from omni_operator.cli import main
-from omni_operator.cli.live_model import Readings, live_model
+from omni_operator.cli.live_model import Readings
+from omni_operator.cli.live_parse import live_model
 from omni_operator.cli.paint import Canvas
 from omni_operator.cli.rollout_history import history_lines
 from omni_operator.cli.rollout_status import failed, progress

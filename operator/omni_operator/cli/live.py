@@ -78,7 +78,7 @@ def check_name(text: str, what: str) -> None:
 
 def refusal(error: KubeError, cluster: Cluster) -> BadInput:
     """A failed call in words for people."""
-    from omni_operator.cli.live_model import clean
+    from omni_operator.cli.live_parse import clean
 
     message = clean(error.message)
     if error.reason == "NotJSON":  # A proxy's or a login page, say.

@@ -13,7 +13,8 @@ from typing import BinaryIO
 from omni_operator.api import names
 from omni_operator.cli.documents import BadInput, Place
 from omni_operator.cli.live import Cluster
-from omni_operator.cli.live_model import LiveModel, Manifest, Readings, clean, live_model
+from omni_operator.cli.live_model import LiveModel, Manifest, Readings
+from omni_operator.cli.live_parse import clean, live_model
 from omni_operator.cli.live_read import model_of, pods_of
 from omni_operator.kube.client import KubeError
 from omni_operator.kube.pages import log_of

@@ -13,7 +13,8 @@ from omni_operator.api.enums import ConditionStatus
 from omni_operator.api.reasons import ConditionType
 from omni_operator.cli.documents import BadInput, Place
 from omni_operator.cli.live import Cluster, check_name
-from omni_operator.cli.live_model import LiveModel, Manifest, Page, Readings, live_model, page_of, running_since
+from omni_operator.cli.live_model import LiveModel, Manifest, Page, Readings
+from omni_operator.cli.live_parse import live_model, page_of, running_since
 from omni_operator.kube.client import OMNI_MODELS, PODS, KubeError
 from omni_operator.kube.pages import stage_page
 from omni_operator.kube.revisions import revisions_of

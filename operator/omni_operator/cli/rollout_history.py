@@ -13,7 +13,8 @@ from omni_operator.api.reasons import ConditionType
 from omni_operator.cli.documents import BadInput, Document, Place
 from omni_operator.cli.judge import Options, judge
 from omni_operator.cli.live import Cluster
-from omni_operator.cli.live_model import LiveModel, Manifest, Readings, live_model, time_of
+from omni_operator.cli.live_model import LiveModel, Manifest, Readings
+from omni_operator.cli.live_parse import live_model, time_of
 from omni_operator.cli.live_read import model_of
 from omni_operator.cli.live_text import age
 from omni_operator.cli.paint import DIM, PLAIN, Canvas, Line, Span, canvas_for, table, wrapped

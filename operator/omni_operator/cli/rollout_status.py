@@ -9,7 +9,8 @@ import time
 from omni_operator.api.reasons import ConditionType, Reason
 from omni_operator.cli.live import Cluster
 from omni_operator.cli.live_explain import what_to_change
-from omni_operator.cli.live_model import LiveModel, Readings, live_model
+from omni_operator.cli.live_model import LiveModel, Readings
+from omni_operator.cli.live_parse import live_model
 from omni_operator.cli.live_read import model_of
 from omni_operator.cli.live_text import headline
 from omni_operator.cli.live_watch import passing

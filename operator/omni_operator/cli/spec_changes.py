@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from omni_operator.cli.live_model import clean
+from omni_operator.cli.live_parse import clean
 
 MOST_VALUE = 40
 """Characters of a value: an engine's argument may be a whole document."""

@@ -46,6 +46,22 @@ async def controller(faulty: FaultProxy, namespace: str, clock: Clock = now) -> 
         await asyncio.gather(task, return_exceptions=True)
 
 
+@asynccontextmanager
+async def looked_at(running: Controller, key: Key) -> AsyncIterator[None]:
+    """What the watch would bring, and more: a pass ten times a second."""
+
+    async def nudge() -> None:
+        while True:
+            running.queue.add(key)
+            await asyncio.sleep(0.1)
+
+    task = asyncio.create_task(nudge())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
 def model(name: str) -> dict[str, Any]:
     manifest = declared("tiny-omni")
     manifest["metadata"]["name"] = name

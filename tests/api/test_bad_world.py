@@ -16,7 +16,7 @@ from omni_operator.rendering.plan import Plan, plan_for
 from omni_operator.runtime.controller import Key
 from tests.api.conftest import Api, operator, wait_for
 from tests.api.fault_proxy import FaultProxy
-from tests.api.in_process import controller, model, put
+from tests.api.in_process import controller, looked_at, model, put
 from tests.api.test_operator import CHILDREN, children, condition, create, declared, play_until_ready
 
 pytestmark = pytest.mark.api
@@ -250,10 +250,8 @@ async def test_with_a_clock_that_is_wrong_it_comes_to_the_same_end(
     api: Api, faulty: FaultProxy, shift: timedelta
 ) -> None:
     put(api, model("tiny-omni"))
-    async with controller(faulty, api.namespace, lambda: datetime.now(UTC) + shift) as running:
-        play = asyncio.create_task(asyncio.to_thread(play_until_ready, api, "tiny-omni"))
-        while not play.done():
-            running.queue.add(Key(api.namespace, "tiny-omni"))
-            await asyncio.sleep(0.1)
-        await play
+    key = Key(api.namespace, "tiny-omni")
+    wrong = controller(faulty, api.namespace, lambda: datetime.now(UTC) + shift)
+    async with wrong as running, looked_at(running, key):
+        await asyncio.to_thread(play_until_ready, api, "tiny-omni")
     assert "groupRestarts" not in api.get("omnimodels", "tiny-omni")["status"]

@@ -28,8 +28,9 @@ pytestmark = pytest.mark.api
 
 SMALL, BIG = "gpu-1", "gpu-2"
 CPUS = {SMALL: "3500m", BIG: "40"}
-FILLER = {"requests": {"cpu": "30"}}
-"""On the big node, so that the scheduler finds the small one emptier."""
+FILLER = {"requests": {"cpu": "7"}}
+"""Four on the big node, labelled as ours, so that the scheduler by itself prefers the small one: it is emptier, and has
+fewer pods of the model's Service."""
 
 
 def node(name: str) -> dict[str, Any]:
@@ -69,7 +70,9 @@ def scheduled(tmp_path: Path) -> Iterator[Api]:
                 create(api, resource_slice(name, uid, gpus_of(name, 1, "h100-80gb"), 1))
             beat(api)
             pod = {"nodeName": BIG, "containers": [{"name": "c", "image": "i", "resources": FILLER}]}
-            create(api, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "filler"}, "spec": pod})
+            for i in range(4):
+                metadata = {"name": f"filler-{i}", "labels": {"omnimodel.io/name": "tiny-omni"}}
+                create(api, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
             yield api
             process.terminate()
 

@@ -53,7 +53,7 @@ def world(api: Api, name: str) -> Any:
     return repr(result).replace(name, "NAME")
 
 
-async def settle(api: Api, name: str, wanted: str | None, seconds: float = 10.0) -> str:
+async def settle(api: Api, name: str, wanted: str | None, seconds: float = 40.0) -> str:
     """The world once it is as wanted, or once it no longer moves."""
 
     def reached() -> str | None:

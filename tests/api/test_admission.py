@@ -31,7 +31,7 @@ def test_examples_are_well_formed(api: Api, name: str) -> None:
     done = api.apply(manifest)
     assert done.returncode == 0, done.stderr
     stored = api.get("omnimodels", manifest["metadata"]["name"])
-    assert stored["spec"] == manifest["spec"], "nothing is defaulted, so GitOps tools see no drift"
+    assert stored["spec"] == {"replicas": 1, **manifest["spec"]}, "nothing else is defaulted"
 
 
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
@@ -85,7 +85,9 @@ def test_resources_take_numbers_and_quantities(api: Api) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_scale_subresource_changes_replicas(api: Api) -> None:
-    assert api.apply(model(replicas=1)).returncode == 0
+@pytest.mark.parametrize("declared", [{}, {"replicas": 1}], ids=["not said", "said"])
+def test_scale_subresource_changes_replicas(api: Api, declared: dict[str, Any]) -> None:
+    assert api.apply(model(**declared)).returncode == 0
+    assert api.call("GET", f"{api.path('omnimodels', 'm')}/scale")["spec"] == {"replicas": 1}
     api.must("scale", "omnimodel/m", "--replicas=3")
     assert api.get("omnimodels", "m")["spec"]["replicas"] == 3

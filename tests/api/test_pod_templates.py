@@ -44,7 +44,7 @@ def test_templates_are_stored_as_written(api: Api) -> None:
     with_template(manifest, THINKER, {"spec": container(env=[{"name": "A", "value": "b"}])})
     manifest["metadata"] = {"name": "tiny-omni"}
     create(api, manifest)
-    assert api.get("omnimodels", "tiny-omni")["spec"] == manifest["spec"]
+    assert api.get("omnimodels", "tiny-omni")["spec"] == {"replicas": 1, **manifest["spec"]}
 
 
 def uid_of(api: Api, pod: str) -> str:

@@ -20,7 +20,7 @@ Schema = dict[str, Any]
 _KEPT = frozenset({"type", "description", "format", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength",
                    "minItems", "maxItems", "maxProperties", "required"})  # fmt: skip
 _DROPPED = frozenset({"title", "default"})
-"""`default` is dropped on purpose: the CRD writes nothing into what a user declared."""
+"""A default of None is dropped on purpose: the CRD writes as little as it can into what a user declared."""
 
 
 class SchemaError(ValueError):
@@ -109,7 +109,7 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Schema], path: s
     node = _resolved(node, definitions, path)
     result: Schema = {}
     for keyword, value in node.items():
-        if keyword in _KEPT or keyword.startswith("x-kubernetes-"):
+        if keyword in _KEPT or keyword.startswith("x-kubernetes-") or (keyword == "default" and value is not None):
             result[keyword] = value
         elif keyword == "properties":
             result[keyword] = {k: _convert(v, definitions, f"{path}.{k}") for k, v in value.items()}

@@ -12,9 +12,9 @@ from omni_operator.api.v1alpha1 import OmniModelSpec, OmniModelStatus
 HEAD = """<!-- Generated from operator/omni_operator/api by `make generate`. Do not edit. -->
 # OmniModel, field by field
 
-`apiVersion: omnimodel.io/v1alpha1`, `kind: OmniModel`. Nothing is defaulted in the stored object: what a missing field
-means is said below, and what was resolved is in the status. Amounts are Kubernetes quantities: `Gi` is 2^30 bytes, `G`
-is 10^9.
+`apiVersion: omnimodel.io/v1alpha1`, `kind: OmniModel`. But for `replicas` nothing is defaulted in the stored object:
+what a missing field means is said below, and what was resolved is in the status. Amounts are Kubernetes quantities:
+`Gi` is 2^30 bytes, `G` is 10^9.
 """
 
 

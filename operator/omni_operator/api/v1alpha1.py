@@ -1,8 +1,8 @@
 """The OmniModel resource, version v1alpha1, as pydantic models: what a user may write, and what the operator reports.
 
-The CustomResourceDefinition is generated from these classes (`omni_operator.api.crd`). Nothing has a default in the
-CRD: a field that was not written stays unwritten, so that GitOps tools see no drift. What a missing field means is said
-in its description and resolved by `omni_operator.planning.resolve`.
+The CustomResourceDefinition is generated from these classes (`omni_operator.api.crd`). But for `replicas` nothing has a
+default in the CRD: a field that was not written stays unwritten, so that GitOps tools see no drift. What a missing
+field means is said in its description and resolved by `omni_operator.planning.resolve`.
 """
 
 from __future__ import annotations
@@ -426,7 +426,10 @@ class OmniModelSpec(Resource):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | None = Field(
-        None, description="Pipeline replicas, each with GPUs of its own. Missing means 1."
+        None,
+        description="Pipeline replicas, each with GPUs of its own. Missing means 1.",
+        # The only default: /scale, and so kubectl scale, HPA and KEDA, fail on an object without the field.
+        json_schema_extra={"default": 1},
     )
     revision_history_limit: Annotated[int, Field(ge=0, le=100)] | None = Field(
         None,

@@ -310,6 +310,13 @@ def test_what_is_reserved_is_what_pods_have(name: str) -> None:
         assert {claim["name"] for claim in spec.get("resourceClaims", ())} <= {names.POD_CLAIM}
 
 
-def test_two_mistakes_are_said_at_once() -> None:
-    manifest = with_template(model({"affinty": {}}), THINKER, {"spec": {"hostPID": True}})
-    assert {problem.field for problem in judged(manifest)} == {f"{COMMON}.spec.affinty", f"{THINKER}.spec.hostPID"}
+def test_all_mistakes_are_said_at_once_and_none_that_follows_from_another() -> None:
+    common = {"affinty": {}, "nodeName": "n", "volumes": [{"name": "data", "emptyDirs": {}}]}
+    thinker = {"hostPID": True, **container(volumeMounts=[{"name": "data", "mountPath": "/data"}])}
+    manifest = with_template(model(common), THINKER, {"spec": thinker})
+    assert {problem.field for problem in judged(manifest)} == {
+        f"{COMMON}.spec.affinty",
+        f"{COMMON}.spec.nodeName",
+        f"{COMMON}.spec.volumes[0].emptyDirs",
+        f"{THINKER}.spec.hostPID",
+    }

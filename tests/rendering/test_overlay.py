@@ -284,7 +284,7 @@ def check_that_nothing_relied_upon_changes(template: Any, at: str) -> None:
     assert plan
     for problem in plan:
         assert isinstance(problem, Problem)
-        assert problem.message.endswith(".")
+        assert problem.message.endswith((".", "?"))
         assert problem.field.startswith(at.removesuffix(".podTemplate"))
 
 

@@ -6,12 +6,12 @@ A template is read once, here: what comes out has the types of a pod, so that ru
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from omni_operator.api.pod_schema import partial_pod_spec, pod_types
 from omni_operator.api.reasons import Reason
-from omni_operator.api.structural import Checker, show
+from omni_operator.api.structural import Checker, Fault, show
 from omni_operator.planning.layout import Problem
 from omni_operator.planning.observed import FRONT, STAGE
 
@@ -56,6 +56,8 @@ class PodTemplate:
     """Part of a pod's spec, well typed and without nulls."""
     short: bool = False
     """Whether it was written as short fields of the operator's container: `path` is that container's then."""
+    complete: bool = True
+    """Whether no field of it was left out."""
 
     def containers(self) -> Iterator[ContainerPart]:
         """Init containers last."""
@@ -74,19 +76,24 @@ def layers(templates: Iterable[PodTemplate], component: str, stages: Iterable[st
 
 
 def read_templates(spec: OmniModelSpec) -> tuple[tuple[PodTemplate, ...], list[Problem]]:
-    """All templates of a spec, and what is no part of a pod. A template with faults is left out."""
+    """All templates of a spec, and what is no part of a pod. Fields with faults are left out, so that the rest can be
+    judged too."""
     found: list[PodTemplate] = []
     problems: list[Problem] = []
     for template in _written(spec):
-        faults = list(Checker(pod_types()).faults(template.spec, partial_pod_spec())) if not template.short else []
-        for fault in faults:
-            path = show(fault.path, f"{template.path}.spec")
-            problems.append(
-                Problem(Reason.INVALID_SPEC, f"{path}: {fault.message}.", path, remedy=_remedy(fault.message))
-            )
-        if not faults:
-            found.append(template)
+        faults = [] if template.short else list(Checker(pod_types()).faults(template.spec, partial_pod_spec()))
+        problems += [_problem(template, fault) for fault in faults]
+        wrong = {fault.path[0] for fault in faults}
+        sound = {name: value for name, value in template.spec.items() if name not in wrong}
+        found.append(replace(template, spec=sound, complete=False) if faults else template)
     return tuple(found), problems
+
+
+def _problem(template: PodTemplate, fault: Fault) -> Problem:
+    path = show(fault.path, f"{template.path}.spec")
+    end = "" if fault.message.endswith("?") else "."
+    remedy = "Remove it, or correct its name." if fault.message.startswith("unknown field") else ""
+    return Problem(Reason.INVALID_SPEC, f"{path}: {fault.message}{end}", path, remedy=remedy)
 
 
 def _written(spec: OmniModelSpec) -> Iterator[PodTemplate]:
@@ -132,7 +139,3 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_nulls(member) for key, member in value.items() if member is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
-def _remedy(fault: str) -> str:
-    return "Remove it, or correct its name." if fault.startswith("unknown field") else ""

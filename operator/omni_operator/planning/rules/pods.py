@@ -64,6 +64,8 @@ def additions_complete(layout: Layout) -> Problems:
     """A container without image is mostly the operator's own, misspelled; a mount needs its volume."""
     found: dict[str, Problem] = {}
     for pod in _pods(layout):
+        if not all(template.complete for template in pod.templates):
+            continue  # What seems to be missing may be what is written wrongly.
         volumes = {*_OFFERED, *(volume["name"] for t in pod.templates for volume in t.spec.get("volumes", ()))}
         with_image = {(part.name, part.init) for part in pod.parts() if part.ours or part.fields.get("image")}
         for part in pod.parts():

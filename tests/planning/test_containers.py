@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from omni_operator.api import names
-from omni_operator.planning.containers import own_name, own_status, waits_for
+from omni_operator.planning.cluster import remembered
+from omni_operator.planning.containers import own_name, own_status, unhealthy_gpus, waits_for
+from omni_operator.planning.layout import DevicePlugin
 
 
 def status(name: str, reason: str = "", message: str = "") -> dict[str, Any]:
@@ -48,3 +50,27 @@ def test_without_its_label_a_pod_of_one_container_is_still_read() -> None:
 )  # fmt: skip
 def test_what_it_waits_for_names_the_container_that_is_wrong(seen: dict[str, Any], words: str) -> None:
     assert waits_for(seen) == words
+
+
+GPU_POD = {names.DEVICE_PLUGIN_ANNOTATION: remembered(DevicePlugin(resource="nvidia.com/gpu.shared"))}
+
+
+@pytest.mark.parametrize(
+    ("resource", "annotations", "found"),
+    [
+        ("claim:gpus/slot0", {}, ["gpu-0: an Xid"]),
+        ("claim:gpus", {}, ["gpu-0: an Xid"]),
+        ("claim:nic/port", {}, []),
+        ("nvidia.com/gpu.shared", GPU_POD, ["gpu-0: an Xid"]),
+        ("nvidia.com/gpu.shared", {}, []),
+        ("rdma/hca", GPU_POD, []),
+    ],
+)
+def test_only_gpus_of_its_slots_count_as_a_stage_s_unhealthy_devices(
+    resource: str, annotations: dict[str, str], found: list[str]
+) -> None:
+    device = {"resourceID": "gpu-0", "health": "Unhealthy", "message": "an\n Xid"}
+    row = {"name": resource, "resources": [device, {"resourceID": "gpu-1", "health": "Healthy"}]}
+    seen = pod({**status("stage"), "allocatedResourcesStatus": [row]}, status("envoy"))
+    seen["metadata"]["annotations"] = annotations
+    assert list(unhealthy_gpus(seen)) == found

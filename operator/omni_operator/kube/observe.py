@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +23,7 @@ from omni_operator.kube.client import (
     KubeError,
     Manifest,
 )
-from omni_operator.planning.containers import own_status, waits_for
+from omni_operator.planning.containers import own_status, unhealthy_gpus, waits_for
 from omni_operator.planning.drift import Live
 from omni_operator.planning.observed import (
     ChildKind,
@@ -148,7 +148,7 @@ def _pod(pod: Manifest) -> ObservedPod:
         bound=_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         created=created,
         turn_since=None if gated else _turn(meta) or created,
-        unhealthy=next(_unhealthy(container), ""),
+        unhealthy=next(unhealthy_gpus(pod), ""),
         disruption=_disruption(conditions.get("DisruptionTarget") or {}),
     )
 
@@ -158,16 +158,6 @@ def _turn(meta: Manifest) -> datetime | None:
     with contextlib.suppress(KeyError, ValueError):
         return _time(meta["annotations"][names.TURN_ANNOTATION])
     return None
-
-
-def _unhealthy(container: Mapping[str, Any]) -> Iterator[str]:
-    """Devices of the container that are no longer fit for use (ResourceHealthStatus, beta since Kubernetes 1.36)."""
-    for row in container.get("allocatedResourcesStatus") or []:
-        for device in row.get("resources") or []:
-            if device.get("health") == "Unhealthy":
-                yield ": ".join(
-                    filter(None, (device.get("resourceID"), " ".join((device.get("message") or "").split())))
-                )
 
 
 def _disruption(condition: Manifest) -> str:

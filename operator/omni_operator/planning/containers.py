@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omni_operator.api import names
+from omni_operator.planning.cluster import recalled
 
 _ON_THE_WAY = ("", "ContainerCreating", "PodInitializing")
 """What a container waits for while nothing is wrong."""
@@ -38,6 +39,27 @@ def waits_for(pod: Mapping[str, Any]) -> str:
         if other.get("reason", "") not in _ON_THE_WAY:
             return _words(other, f"container {row.get('name')}")
     return _words(own)
+
+
+def unhealthy_gpus(pod: Mapping[str, Any]) -> Iterator[str]:
+    """GPUs of the operator's container that are no longer fit for use (ResourceHealthStatus, beta since Kubernetes
+    1.36). A user may have claimed other devices, which no restart of the GPU's stages gives back."""
+    for row in own_status(pod).get("allocatedResourcesStatus") or []:
+        if not _of_gpus(str(row.get("name", "")), pod):
+            continue
+        for device in row.get("resources") or []:
+            if device.get("health") == "Unhealthy":
+                said = " ".join((device.get("message") or "").split())
+                yield ": ".join(filter(None, (device.get("resourceID"), said)))
+
+
+def _of_gpus(name: str, pod: Mapping[str, Any]) -> bool:
+    """`claim:gpus/slot0`, or the device plugin's resource that the pod was made for."""
+    if name.startswith("claim:"):
+        return name.removeprefix("claim:").split("/")[0] == names.POD_CLAIM
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    plugin = recalled(annotations.get(names.DEVICE_PLUGIN_ANNOTATION) or "")
+    return plugin is not None and plugin.resource == name
 
 
 def _statuses(pod: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:

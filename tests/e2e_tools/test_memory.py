@@ -18,6 +18,7 @@ from e2e.fake_gpu import client
 from e2e.fake_gpu.client import Memory, NoDaemon, OutOfMemory
 from e2e.fake_gpu.memory import usage
 from e2e.fake_gpu.memory_server import run
+from tests.e2e_tools.pods import until
 
 GIB = 2**30
 CARD = 32 * GIB
@@ -33,8 +34,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     task = loop.create_task(run(tmp_path))
     thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([task])))
     thread.start()
-    while not (tmp_path / "memory" / "ledger.sock").exists():
-        time.sleep(0.01)
+    until("the ledger listens", (tmp_path / "memory" / "ledger.sock").exists)
     yield tmp_path
     loop.call_soon_threadsafe(task.cancel)
     thread.join()
@@ -111,9 +111,7 @@ time.sleep(60)
             assert thinker.info() == client.Info(CARD, 27 * GIB, None, 0)
             talker.kill()
             talker.wait()
-            deadline = time.monotonic() + 5
-            while thinker.info().free != CARD:
-                assert time.monotonic() < deadline
+            until("all is free", lambda: thinker.info().free == CARD)
 
 
 def test_a_block_is_freed_once_and_by_its_holder(folder: Path) -> None:

@@ -53,6 +53,8 @@ def cluster() -> Iterator[Cluster]:
 def _no_engine_is_left(cluster: Cluster) -> Iterator[None]:
     yield
     cluster.kubectl("delete", "pods", "--all", "--timeout=60s")
+    # A pod without a grace period is gone before its process, which the next engine would measure.
+    wait_for("all memory is free", lambda: not any(card.now for card in cluster.gpu_memory().values()), 60)
 
 
 def start(cluster: Cluster, name: str, *more: str, limit: str = "") -> None:

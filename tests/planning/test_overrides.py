@@ -68,7 +68,7 @@ MOUNT = f"{COMMON}.spec.containers[0].volumeMounts[0].mountPath"
 CLAIM = f"{COMMON}.spec.resourceClaims[0]"
 OURS = f"{COMMON}.spec.containers[0]"
 REFUSED: list[tuple[str, dict[str, Any], Reason, str, str]] = [
-    # Claims and GPUs that are not the operator's.
+    # Claims and GPUs that are not the operator's. kubernetes#126320: a template makes a claim for each pod.
     ("claim template", model({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}),
      Reason.CLAIM_NOT_SHARED, f"{CLAIM}.resourceClaimTemplateName", "use gpus of the stages"),
     ("the claim of the GPUs", model({"resourceClaims": [{"name": "gpus", "resourceClaimName": "c"}]}),

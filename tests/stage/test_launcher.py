@@ -99,6 +99,13 @@ def test_bytes_become_a_cap_and_a_kv_cache(rows: Rows) -> None:
     assert (talker["fraction"], talker["reserve"], talker["kv"]) == (0.1, None, None)
 
 
+def test_headroom_makes_an_engine_s_share_smaller_and_no_other_stage_s(rows: Rows) -> None:
+    specs = {spec["stage"]: spec for pod in rows["headroom"].values() for spec in pod}
+    assert (specs["talker_ar"]["fraction"], specs["talker_ar"]["reserve"]) == (pytest.approx(0.09), None)
+    assert specs["thinker"]["kv"] == 1 << 30, "given in bytes, it is what was asked for"
+    assert specs["thinker"]["reserve"] == (81559 << 20) // 10
+
+
 def test_shares_that_fill_a_card_fit_it(rows: Rows) -> None:
     specs = [spec for pod in rows["full card"].values() for spec in pod]
     assert sum(spec["fraction"] or 0 for spec in specs) == pytest.approx(1, abs=1e-5)

@@ -46,7 +46,7 @@ async def test_after_some_quick_ends_it_gives_up_and_says_why() -> None:
 
 def test_delays_between_tries_never_end_and_begin_anew_for_each_call() -> None:
     delays = Backoffs()
-    assert list(islice(delays, 8)) == list(islice(delays, 8)) == [0.5, 1, 2, 4, 8, 15, 15, 15]
+    assert list(islice(delays, 8)) == list(islice(delays, 8)) == [0.5, 1, 2, 4, 4, 4, 4, 4]
 
 
 def test_a_child_concerns_its_owner_and_whom_its_label_names() -> None:

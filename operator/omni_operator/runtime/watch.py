@@ -65,8 +65,10 @@ def owners(body: Mapping[str, Any]) -> set[str]:
 
 
 class Backoffs(Iterable[float]):
-    """Seconds between kopf's tries of one call, without end: its own list ends after 54 s, and the operator with it. Short
-    ones: nothing is seen to change until the API server is found again, and few operators ask."""
+    """Seconds between kopf's tries of one call, without end: its own list ends after 54 s, and the operator with it.
+
+    Short ones: nothing is seen to change until the API server is found again, and few operators ask.
+    """
 
     def __iter__(self) -> Iterator[float]:
         return chain((0.5, 1, 2), repeat(4.0))

@@ -8,29 +8,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import json
 import os
 import signal
-import ssl
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import yaml
-from rich.console import Console
-from rich.table import Table
 
+from e2e.bare_client import Call, Watch, connection
+from e2e.bench_start import pods_running
 from e2e.cluster import Progress, binaries, control_plane
 from e2e.deploy import ROOT
+from e2e.figures import Figure, show
 from omni_operator.rendering import Settings
 from omni_operator.rendering.plan import Plan, plan_for
 from omni_stage.contract import HOLD_VARIABLE, PodConfig
@@ -46,41 +44,22 @@ PATHS = {
 MODELS = f"/apis/omnimodel.io/v1alpha1/namespaces/{NAMESPACE}/omnimodels"
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One line of the table."""
-
-    what: str
-    value: float
-    unit: str
-    limit: float
-    peer: str = ""
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--models", type=int, default=20, help="OmniModels created one after another")
+    parser.add_argument("--starts", type=int, default=5, help="pipelines started on a node; none without root")
     parser.add_argument("--json", type=Path, help="where to keep the figures")
     options = parser.parse_args()
     progress = Progress()
     binaries("etcd", "kubernetes", progress=progress)
     with tempfile.TemporaryDirectory() as folder, control_plane(Path(folder), progress=progress) as kubeconfig:
         figures = [*asyncio.run(children_created(kubeconfig, options.models, progress)), supervisor_memory(progress)]
+    if options.starts and os.geteuid() == 0:
+        figures += asyncio.run(pods_running(options.starts, progress))
     show(figures)
     if options.json:
         options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2))
     return 0
-
-
-def show(figures: list[Figure]) -> None:
-    table = Table(box=None)
-    for column in ("figure", "measured", "limit", "beside"):
-        table.add_column(column, justify="right" if column in ("measured", "limit") else "left")
-    for figure in figures:
-        mark = "" if figure.value <= figure.limit else " [red]over[/red]"
-        row = (f"{figure.value:.3g} {figure.unit}{mark}", f"{figure.limit:g} {figure.unit}")
-        table.add_row(figure.what, *row, figure.peer)
-    Console().print(table)
 
 
 async def children_created(kubeconfig: Path, count: int, progress: Progress) -> list[Figure]:
@@ -110,10 +89,6 @@ async def children_created(kubeconfig: Path, count: int, progress: Progress) -> 
             "operator at rest, resident", resting / 1e6, "MB", 110.0, f"after {count} OmniModels: {busy / 1e6:.0f} MB"
         ),
     ]
-
-
-Call = Callable[..., Awaitable[Any]]
-Watch = Callable[[str], AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]]
 
 
 async def by_operator(call: Call, watch: Watch, name: str) -> float:
@@ -177,40 +152,6 @@ async def until(check: Callable[[], Awaitable[bool]], what: str, pause: float = 
         if time.monotonic() > end:
             raise RuntimeError(f"not within {seconds:.0f} s: {what}")
         await asyncio.sleep(pause)
-
-
-@asynccontextmanager
-async def connection(config: dict[str, Any]) -> AsyncIterator[tuple[Call, Watch]]:
-    """A bare aiohttp client with 32 connections."""
-    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-    with tempfile.TemporaryDirectory() as folder:
-        tls = tls_context(Path(folder), cluster, user)
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls, limit=32), read_bufsize=2**21) as http:
-
-            async def call(method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-                data = None if body is None else json.dumps(body)
-                async with http.request(
-                    method, cluster["server"] + path, data=data, headers={"Content-Type": kind}
-                ) as answer:
-                    text = await answer.text()
-                    if answer.status >= 300:
-                        raise RuntimeError(f"{method} {path}: {answer.status} {text[:300]}")
-                    return json.loads(text)
-
-            @asynccontextmanager
-            async def watch(path: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-                async with http.get(cluster["server"] + path) as answer:
-                    yield (json.loads(line) async for line in answer.content)
-
-            yield call, watch
-
-
-def tls_context(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:
-    for name, text in (("crt", user["client-certificate-data"]), ("key", user["client-key-data"])):
-        (folder / name).write_bytes(base64.b64decode(text))
-    tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
-    tls.load_cert_chain(folder / "crt", folder / "key")
-    return tls
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,28 +100,35 @@ class Space:
 
 @pytest.fixture
 def space(installed: Target) -> Iterator[Space]:
-    yield from _space(installed)
+    with new_space(installed) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def module_space(installed: Target) -> Iterator[Space]:
     """For cases that look at one running model from several sides."""
-    yield from _space(installed)
+    with new_space(installed) as found:
+        yield found
 
 
 @pytest.fixture
 def stage(operator: Target) -> Iterator[Space]:
     """For puppets."""
-    yield from _space(operator)
+    with new_space(operator) as found:
+        yield found
 
 
-def _space(on: Target) -> Iterator[Space]:
+@contextmanager
+def new_space(on: Target) -> Iterator[Space]:
+    """A namespace, until the end of the block."""
     name = f"case-{uuid.uuid4().hex[:6]}"
     on.kubectl("create", "namespace", name)
-    yield Space(on, name)
-    # First the models, so that their GPUs are free for the next case: a namespace's own end waits out grace periods.
-    on.kubectl("delete", "omnimodels", "--all", "-n", name, "--cascade=foreground", "--timeout=180s")
-    on.kubectl("delete", "namespace", name, "--wait=false")
+    try:
+        yield Space(on, name)
+    finally:
+        # First the models, so that their GPUs are free for the next case: a namespace's own end takes its time.
+        on.kubectl("delete", "omnimodels", "--all", "-n", name, "--cascade=foreground", "--timeout=180s")
+        on.kubectl("delete", "namespace", name, "--wait=false")
 
 
 def example(name: str, **spec: Any) -> Manifest:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cases.conftest import GPUS, Space, ours
+from e2e.cases.conftest import GPUS, Manifest, Space, new_space, ours
 from e2e.cases.puppets import NAME, applied, claims, order, pods, puppets, ready, uids
 from e2e.cluster import Gpus, external_kubeconfig
+from e2e.deploy import Target
 
 pytestmark = [
     pytest.mark.node,
@@ -16,14 +17,16 @@ pytestmark = [
 ]
 
 
+def offered(count: int) -> None:
+    ours().set_gpus(Gpus(count, GPUS.profile, GPUS.gates))
+
+
 @pytest.fixture
-def cards(stage: Space) -> Iterator[Space]:
-    """Three GPUs, until the case ends."""
-    cluster = ours()
-    cluster.set_gpus(Gpus(3, GPUS.profile, GPUS.gates))
-    yield stage
-    stage.on.kubectl("delete", "omnimodels", "--all", "-n", stage.name, "--cascade=foreground", "--timeout=60s")
-    cluster.set_gpus(GPUS)
+def cards(operator: Target) -> Iterator[Space]:
+    """A namespace; the node has as many GPUs as ever when the case ends."""
+    with new_space(operator) as space:
+        yield space
+    offered(GPUS.count)
 
 
 def scale(space: Space, replicas: int) -> None:
@@ -34,7 +37,8 @@ def indexes(space: Space) -> set[str]:
     return {name.split("-")[0] for name in pods(space)}
 
 
-def test_three_replicas_scale_up_and_down(cards: Space) -> None:
+def test_three_replicas_scale_up_and_down_the_unready_first(cards: Space) -> None:
+    offered(3)
     applied(cards, puppets())
     ready(cards)
     first = uids(pods(cards))
@@ -53,45 +57,32 @@ def test_three_replicas_scale_up_and_down(cards: Space) -> None:
         == "3"
     )
     before = uids(found)
-    scale(cards, 1)
-    cards.wait("two replicas go", lambda: len(claims(cards)) == 1 and len(pods(cards)) == 5, 60)
-    after = uids(pods(cards))
-    assert after.items() <= before.items()
-    ready(cards)
-    assert cards.model(NAME)["status"]["replicas"] == 1
-
-
-def test_the_unready_replica_goes_first(cards: Space) -> None:
-    applied(cards, puppets(replicas=3))
-    ready(cards)
-    before = uids(pods(cards))
-    order(cards, f"{NAME}-1-talker", "hang")
+    order(cards, f"{NAME}-1-talker", "exit-lost\nnever-ready")
     cards.wait("replica 1 is not ready", lambda: cards.model(NAME)["status"]["readyReplicas"] == 2, 60)
     scale(cards, 2)
     cards.wait("one replica goes", lambda: len(indexes(cards)) == 2, 60)
-    assert indexes(cards) == {"0", "2"}
+    assert indexes(cards) == {"0", "2"}, "the unready one goes first"
+    scale(cards, 1)
+    cards.wait("two replicas are gone", lambda: len(claims(cards)) == 1 and len(pods(cards)) == 5, 60)
     ready(cards)
     assert uids(pods(cards)).items() <= before.items()
+    assert cards.model(NAME)["status"]["replicas"] == 1
 
 
-def test_two_models_want_the_last_card_and_the_one_that_waits_says_for_what(stage: Space) -> None:
-    cluster = ours()
-    cluster.set_gpus(Gpus(1, GPUS.profile, GPUS.gates))
-    try:
-        applied(stage, puppets(name="first"))
-        ready(stage, "first")
-        applied(stage, puppets(name="second"))
-        told = stage.wait(
-            "the second says that it waits",
-            lambda: (row := stage.condition("second", "Scheduled")).get("reason") == "WaitingForGpu" and row,
-            30,
-        )
-        for words in ("second-0-thinker waits for 1 GPU of 81559Mi or more", "cannot allocate all claims"):
-            assert words in told["message"]
-        assert stage.condition("second", "Ready")["status"] == "False"
-        assert stage.stages("second")["talker"]["state"] == "Gated"
-        stage.on.kubectl("delete", "omnimodel", "first", "-n", stage.name)
-        ready(stage, "second")
-    finally:
-        stage.on.kubectl("delete", "omnimodels", "--all", "-n", stage.name, "--cascade=foreground", "--timeout=60s")
-        cluster.set_gpus(GPUS)
+def test_two_models_want_the_last_card_and_the_one_that_waits_says_for_what(cards: Space) -> None:
+    offered(1)
+    applied(cards, puppets(name="first"))
+    ready(cards, "first")
+    applied(cards, puppets(name="second"))
+
+    def waits() -> Manifest | None:
+        row = cards.condition("second", "Scheduled")
+        return row if row.get("reason") == "WaitingForGpu" else None
+
+    told = cards.wait("the second says that it waits", waits, 30)
+    for words in ("second-0-thinker waits for 1 GPU of 81559Mi or more", "cannot allocate all claims"):
+        assert words in told["message"]
+    assert cards.condition("second", "Ready")["status"] == "False"
+    assert cards.stages("second")["talker"]["state"] == "Gated"
+    cards.on.kubectl("delete", "omnimodel", "first", "-n", cards.name)
+    ready(cards, "second")

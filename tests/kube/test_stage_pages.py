@@ -145,3 +145,8 @@ def test_why_it_is_not_attached_is_one_short_line() -> None:
     assert found is not None
     assert found.mps_problem.startswith("no\x00 daemon")
     assert len(found.mps_problem) == 300
+
+
+def test_a_page_says_whether_its_engine_hangs() -> None:
+    for said, silent in ((True, True), (False, False), ("yes", False)):
+        assert page_of({**PAGE, "silent": said}) == StagePage(7 * 2**30, "torch", silent=silent)

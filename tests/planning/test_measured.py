@@ -87,6 +87,22 @@ def figure(found: OmniModelStatus) -> tuple[int | None, str | None]:
     return row.measured_memory_bytes, row.measured_memory_kind
 
 
+def test_an_engine_that_was_ready_and_hangs_is_told(colocated: dict[str, Any]) -> None:
+    world, plan = World(), plan_of(colocated)
+    world.settle(plan)
+    thinker = world.pods["qwen3-omni-0-thinker"]
+    silent = StagePage(GIB, "torch", silent=True)
+    hung = replace(thinker, ready=False, started=NOW - timedelta(hours=1), ready_since=NOW, page=silent, restarts=1, exit_code=73)
+    world.pods["qwen3-omni-0-thinker"] = hung
+    state, reason = stage(look(world, plan), "thinker")
+    assert state == "Failed"
+    assert reason is not None
+    assert reason.startswith("StageFailed: its engine was ready and says nothing any more")
+    assert conditions(look(world, plan))["Ready"].reason == "StageFailed"
+    world.pods["qwen3-omni-0-thinker"] = replace(hung, started=NOW, ready_since=NOW - timedelta(hours=1))
+    assert stage(look(world, plan), "thinker")[0] == "Restarting", "that was the container before"
+
+
 def test_a_stage_that_is_not_attached_says_why_and_sharing_is_not_ready(colocated: dict[str, Any]) -> None:
     world, plan = World(), plan_of(colocated)
     world.settle(plan)

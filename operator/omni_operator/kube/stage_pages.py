@@ -101,4 +101,5 @@ def page_of(answer: Any) -> StagePage | None:
     known = type(memory) is int and 0 < memory < MOST_MEMORY
     kind = "torch" if answer.get("memory_kind") == "torch" else "resident"
     reason = "" if mps.get("attached") is True else str(mps.get("reason") or "it does not say why")
-    return StagePage(memory if known else None, kind, " ".join(reason.split())[:MAX_WORDS])
+    words = " ".join(reason.split())[:MAX_WORDS]
+    return StagePage(memory if known else None, kind, words, answer.get("silent") is True)

@@ -32,6 +32,8 @@ class StagePage:
     """`torch` for what PyTorch holds on its GPUs, `resident` for host memory."""
     mps_problem: str = ""
     """Why it is no client of an MPS control daemon; empty where it is."""
+    silent: bool = False
+    """Its engine was ready, and is not heard of any more."""
 
 
 DaemonLimits = Mapping[str, int]

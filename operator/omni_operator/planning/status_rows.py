@@ -23,6 +23,7 @@ MAX_MESSAGE = 1000
 """Characters of a reason or message taken over from elsewhere."""
 READY = "Ready"
 """State of a stage that takes requests."""
+SILENT = "its engine was ready and says nothing any more; its supervisor ends it if that lasts"
 EXIT_REASONS: Mapping[int, tuple[Reason, str]] = {
     ExitCode.OUT_OF_BUDGET: (
         Reason.OUT_OF_BUDGET,
@@ -100,6 +101,8 @@ def _state(
         return READY, ""
     if seen.gated:
         return "Gated", _gate_reason(target, pod, observed, now)
+    if seen.been_ready and seen.page is not None and seen.page.silent:
+        return "Failed", f"{Reason.STAGE_FAILED}: {SILENT}"
     if seen.restarts or seen.exit_code is not None:
         return "Restarting", _exit_reason(seen)
     if driver_refusal(seen):

@@ -51,7 +51,7 @@ def readiness(snapshot: Snapshot, instance: str, now: float) -> dict[str, Any]:
     """Body of /readyz."""
     ready = snapshot.is_ready(now)
     detail = snapshot.obstacle or snapshot.detail
-    if snapshot.state is StageState.READY and not ready and not snapshot.obstacle:
+    if snapshot.is_silent(now) and not snapshot.obstacle:
         detail = f"the engine has said nothing for {now - (snapshot.heard or snapshot.since):.0f} s"
     return {"ready": ready, "state": snapshot.state.value, "detail": detail, "instance": instance}
 
@@ -67,6 +67,7 @@ def stage(facts: Facts) -> dict[str, Any]:
         "process": config.process,
         "stages": [s.name for s in own_stages(config)],
         **readiness(snapshot, facts.instance, facts.now),
+        "silent": snapshot.is_silent(facts.now),
         "since": timestamp(snapshot.since),
         "ready_after_seconds": snapshot.ready_after,
         "device": config.device.value,

@@ -37,8 +37,11 @@ class Snapshot:
 
     def is_ready(self, now: float) -> bool:
         """Ready, heard of lately, and nothing against it."""
-        heard = self.heard is not None and now - self.heard < STALE_SECONDS
-        return self.state is StageState.READY and heard and not self.obstacle
+        return self.state is StageState.READY and not self.obstacle and not self.is_silent(now)
+
+    def is_silent(self, now: float) -> bool:
+        """It was ready, and is not heard of any more."""
+        return self.state is StageState.READY and (self.heard is None or now - self.heard >= STALE_SECONDS)
 
 
 class Status:

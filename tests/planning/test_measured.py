@@ -92,14 +92,15 @@ def test_an_engine_that_was_ready_and_hangs_is_told(colocated: dict[str, Any]) -
     world.settle(plan)
     thinker = world.pods["qwen3-omni-0-thinker"]
     silent = StagePage(GIB, "torch", silent=True)
-    hung = replace(thinker, ready=False, started=NOW - timedelta(hours=1), ready_since=NOW, page=silent, restarts=1, exit_code=73)
+    early = NOW - timedelta(hours=1)
+    hung = replace(thinker, ready=False, started=early, ready_since=NOW, page=silent, restarts=1, exit_code=73)
     world.pods["qwen3-omni-0-thinker"] = hung
     state, reason = stage(look(world, plan), "thinker")
     assert state == "Failed"
     assert reason is not None
     assert reason.startswith("StageFailed: its engine was ready and says nothing any more")
     assert conditions(look(world, plan))["Ready"].reason == "StageFailed"
-    world.pods["qwen3-omni-0-thinker"] = replace(hung, started=NOW, ready_since=NOW - timedelta(hours=1))
+    world.pods["qwen3-omni-0-thinker"] = replace(hung, started=NOW, ready_since=early)
     assert stage(look(world, plan), "thinker")[0] == "Restarting", "that was the container before"
 
 

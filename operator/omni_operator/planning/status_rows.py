@@ -101,6 +101,11 @@ def _state(
         return READY, ""
     if seen.gated:
         return "Gated", _gate_reason(target, pod, observed, now)
+    return _starting(pod, seen, now)
+
+
+def _starting(pod: PodTarget, seen: ObservedPod, now: datetime) -> tuple[str, str]:
+    """State and reason of a pod whose turn has come, and that is not ready."""
     if seen.been_ready and seen.page is not None and seen.page.silent:
         return "Failed", f"{Reason.STAGE_FAILED}: {SILENT}"
     if seen.restarts or seen.exit_code is not None:

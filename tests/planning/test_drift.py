@@ -116,3 +116,19 @@ def test_an_image_that_someone_edited_is_put_back_in_its_own_container(tiny: dic
     [found] = found_after(tiny, edit).reimage
     assert (found.name, found.uid) == (POD[1], f"uid-of-{POD[1]}")
     assert (found.container, found.container_name, found.image) == (1, "stage", "stage:1")
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "misleads"),
+    [
+        ("labels", names.REPLICA_LABEL, True),
+        ("labels", names.COMPONENT_LABEL, True),
+        ("labels", names.MANAGED_BY_LABEL, False),
+        ("annotations", names.POD_CONFIG_ANNOTATION, False),
+    ],
+)
+def test_no_step_is_made_on_labels_that_lead_it_astray(
+    tiny: dict[str, Any], part: str, key: str, misleads: bool
+) -> None:
+    found = found_after(tiny, lambda live: live[POD]["metadata"][part].update({key: "7"}))
+    assert (found.misleads, found.count) == (misleads, 1)

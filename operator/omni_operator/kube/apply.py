@@ -35,15 +35,16 @@ async def carry_out(
     contests: Contests | None = None,
 ) -> list[Problem]:
     """Removals, then what is to be there (claims before the pods that name them), then gates. `edited` are children
-    that someone else changed, to be applied anew, unless `contests` says that it is too early."""
+    that someone else changed, to be applied anew. Of the rest, `contests` says for what it is too early."""
     contests = contests or Contests()
     namespace = snapshot.model["metadata"]["namespace"]
     for removals in (step.remove, step.remove_last):
         await _all(client.delete(KINDS[r.kind], namespace, r.name, r.uid, r.grace) for r in removals)
-    first = [*(child for child in step.apply if child.kind is not ChildKind.POD), *edited]
-    pods = [child for child in step.apply if child.kind is ChildKind.POD]
+    first = [(child, contests) for child in step.apply if child.kind is not ChildKind.POD]
+    first += [(child, Contests()) for child in edited]
+    pods = [(child, contests) for child in step.apply if child.kind is ChildKind.POD]
     for batch in (first, pods):
-        found = await _all(_put(client, child, snapshot, contests) for child in batch)
+        found = await _all(_put(client, child, snapshot, paced) for child, paced in batch)
         problems = [problem for problem in found if problem is not None]
         if problems:
             return problems
@@ -51,19 +52,14 @@ async def carry_out(
     return []
 
 
-async def relabel(client: Client, snapshot: Snapshot, edited: tuple[Relabel, ...], contests: Contests) -> bool:
-    """Put labels and annotations of pods and claims back, by which everything else finds its way. False: for some it is
-    too early."""
-    due = [each for each in edited if contests.may_write(each.kind, each.name, snapshot.live[each.kind, each.name])]
-    await _all(_relabel(client, snapshot.model["metadata"]["namespace"], each) for each in due)
-    return len(due) == len(edited)
+async def relabel(client: Client, snapshot: Snapshot, edited: tuple[Relabel, ...]) -> None:
+    """Put labels and annotations of pods and claims back, by which everything else finds its way."""
+    await _all(_relabel(client, snapshot.model["metadata"]["namespace"], each) for each in edited)
 
 
-async def reimage(client: Client, snapshot: Snapshot, edited: tuple[Reimage, ...], contests: Contests) -> None:
+async def reimage(client: Client, snapshot: Snapshot, edited: tuple[Reimage, ...]) -> None:
     """Put images of pods back. One that is gone or changed meanwhile is no error: that is an event."""
     for each in edited:
-        if not contests.may_write(ChildKind.POD, each.name, snapshot.live[ChildKind.POD, each.name]):
-            continue
         path = f"/spec/containers/{each.container}"
         patch: list[Manifest] = [
             {"op": "test", "path": "/metadata/uid", "value": each.uid},

@@ -16,6 +16,7 @@ from typing import Any
 
 from omni_operator.api import names
 from omni_operator.api.reasons import Reason
+from omni_operator.planning.drift import Live, Repairs
 from omni_operator.planning.layout import Problem
 from omni_operator.planning.observed import ChildKind
 
@@ -48,6 +49,14 @@ class Contests:
 
     clock: Callable[[], float] = time.monotonic
     _known: dict[tuple[ChildKind, str], Contest] = field(default_factory=dict)
+
+    def due(self, edited: Repairs, live: Live) -> Repairs:
+        """Those repairs that may be made now."""
+        return Repairs(
+            tuple(c for c in edited.apply if self.may_write(c.kind, c.name, live[c.kind, c.name])),
+            tuple(r for r in edited.relabel if self.may_write(r.kind, r.name, live[r.kind, r.name])),
+            tuple(r for r in edited.reimage if self.may_write(ChildKind.POD, r.name, live[ChildKind.POD, r.name])),
+        )
 
     def may_write(self, kind: ChildKind, name: str, found: Mapping[str, Any]) -> bool:
         """Whether an object may be put back now; if so, it counts. What we wrote last ourselves is no contest."""

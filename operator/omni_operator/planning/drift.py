@@ -19,6 +19,7 @@ Live = Mapping[tuple[ChildKind, str], Mapping[str, Any]]
 
 FOR_PEOPLE = frozenset({names.GENERATION_ANNOTATION})
 """Annotations that say when a child was made, and so differ without anything being wrong."""
+STEERS = frozenset({names.MODEL_LABEL, names.REPLICA_LABEL, names.COMPONENT_LABEL, names.PROCESS_LABEL})
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ class Repairs:
     def count(self) -> int:
         """How many objects have to be put back."""
         return len(self.apply) + len(self.relabel) + len(self.reimage)
+
+    @property
+    def misleads(self) -> bool:
+        """Whether labels are wrong by which a step finds its way: it could remove a pod for its replica's number."""
+        return any(STEERS & set(edited.metadata.get("labels", {})) for edited in self.relabel)
 
 
 def repairs(rendered: Rendered, live: Live) -> Repairs:

@@ -96,8 +96,9 @@ async def reconcile(
         wanted = refused_status(subject, plan, snapshot.observed, previous, clock())
         return await _finish(client, snapshot, previous, wanted, Pass(Step()), clock)
     contests = memory.contests.setdefault((namespace, name), Contests()) if memory is not None else Contests()
-    edited = repairs(plan.rendered, snapshot.live)
-    labels_right = await _put_back(client, snapshot, edited, contests)
+    edited = contests.due(repairs(plan.rendered, snapshot.live), snapshot.live)
+    await relabel(client, snapshot, edited.relabel)
+    await reimage(client, snapshot, edited.reimage)
     snapshot = await observe(client, namespace, name) if edited.relabel else snapshot
     if snapshot is None:
         return None
@@ -107,8 +108,8 @@ async def reconcile(
     whole = groups(plan.targets, observed, plan.layout.mps, before, now)
     step = next_step(plan.targets, plan.rendered, observed, now, whole)
     step = avoiding_nodes(step, {index: restart.node for index, restart in whole.history.items() if restart.node})
-    # A step made on wrong labels would be wrong, such as to remove a pod for its replica's number.
-    step = step if labels_right else Step()
+    # Asked of the very snapshot that the step is made from: labels may be wrong again, or it was too early to repair.
+    step = Step() if repairs(plan.rendered, snapshot.live).misleads else step
 
     def judged(seen: Observed) -> OmniModelStatus:
         return status(
@@ -135,14 +136,6 @@ async def reconcile(
     again_in = _look_again(plan, observed, whole, now, HISTORY_RETRY if lost else None, contests.look_again())
     done = Pass(step, edited, problems=problems, look_again=again_in)
     return await _finish(client, snapshot, previous, wanted, done, clock)
-
-
-async def _put_back(client: Client, snapshot: Snapshot, edited: Repairs, contests: Contests) -> bool:
-    """Put back what someone else edited on pods and claims, as far as it is not too early. False: some labels are still
-    wrong."""
-    labels_right = await relabel(client, snapshot, edited.relabel, contests)
-    await reimage(client, snapshot, edited.reimage, contests)
-    return labels_right
 
 
 async def _beside(

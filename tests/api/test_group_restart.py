@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -113,7 +114,13 @@ def test_an_eviction_for_a_tainted_gpu_takes_the_whole_group(
     """What Kubernetes' device-taint controller does to a pod: a condition, and then the deletion."""
     create(api, declared("tiny-omni"))
     play_until_ready(api, "tiny-omni")
-    evicted = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByDeviceTaintManager", "message": ""}
+    evicted = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "DeletionByDeviceTaintManager",
+        # Without it the disruption controller takes the condition for a stale one, and takes it back.
+        "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
     conditions = api.get("pods", "tiny-omni-0-talker")["status"]["conditions"]
     api.patch_status("pods", "tiny-omni-0-talker", {"conditions": [*conditions, evicted]})
     api.must("delete", "pod", "tiny-omni-0-talker", "--wait=false")

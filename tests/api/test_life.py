@@ -82,7 +82,7 @@ async def test_a_group_without_room_on_its_node_is_released_and_placed_elsewhere
                 loop.call_soon_threadsafe(running.queue.add, Key(api.namespace, "tiny-omni"))
                 return check()
 
-            return wait_for(what, look, 40)
+            return wait_for(what, look, 90)
 
         def get_stuck() -> None:
             reach("the first gate", lambda: (p := api.get("pods", FIRST)) and not p["spec"].get("schedulingGates"))
@@ -103,7 +103,7 @@ async def test_a_group_without_room_on_its_node_is_released_and_placed_elsewhere
         for pod in before:
             if "front" not in pod:
                 await asyncio.to_thread(api.kubectl, "delete", "pod", pod, "--grace-period=0", "--force")
-        api.patch_status("resourceclaims", "tiny-omni-0", {"allocation": None})
+        api.patch_status("resourceclaims", "tiny-omni-0", {"allocation": None, "reservedFor": None})
 
         def anew() -> bool:
             found = api.get("pods", FIRST)

@@ -73,7 +73,7 @@ async def test_figures_come_without_calls_and_stay_without_writes(api: Api, faul
             nudging = asyncio.create_task(nudge())
             await asyncio.to_thread(play_until_ready, api, "m")
             await asyncio.to_thread(run_containers, api, address)
-            await asyncio.to_thread(wait_for, "figures", lambda: (40 * GIB, "torch") in measured(api).values())
+            await asyncio.to_thread(wait_for, "figures", lambda: set(measured(api).values()) == {(40 * GIB, "torch")})
             nudging.cancel()
             await idle(running, faulty)
             assert set(measured(api).values()) == {(40 * GIB, "torch")}

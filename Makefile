@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONTRACT := .cache/venvs/contract
 STAGE := .cache/venvs/stage
+AGAIN := --reruns 1 # of tests that wait for a real cluster: a machine may be too busy once; the summary names those
 COMPILE := uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
 
 $(VENV)/.installed: pyproject.toml tests/requirements.txt
@@ -50,7 +51,7 @@ check: lint ## What needs neither root nor Go, under a minute: the inner loop
 
 .PHONY: test-api
 test-api: venv ## The operator against a real kube-apiserver (Go; no root)
-	$(BIN)/pytest -v -m api
+	$(BIN)/pytest -v -rR $(AGAIN) -m api
 
 .PHONY: test-contract
 test-contract: venv $(CONTRACT)/.installed ## Our planner, catalogue and exports against sglang-omni's own code
@@ -64,7 +65,7 @@ test-stage: venv $(STAGE)/.installed ## A whole tiny replica, real SGLang on the
 
 .PHONY: test-node
 test-node: venv ## End to end on a real node with invented GPUs (root, Go), or on the cluster of KUBECONFIG
-	$(BIN)/pytest -v -s -m node
+	$(BIN)/pytest -v -s -rR $(AGAIN) -m node
 
 .PHONY: test
 test: check test-api test-contract test-stage test-node ## Every test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from e2e.cases.conftest import GPUS, INSTANCE, Manifest, Space
 from e2e.cases.puppets import NAME, applied, claims, pods, puppets, ready, seen_by
 from e2e.cluster import Cluster, DevicePluginConfig, Gpus, external_kubeconfig, up
 from e2e.fake_gpu.slices import device_class
+from omni_operator.kube.offers import FRESH_SECONDS
 
 pytestmark = [
     pytest.mark.node,
@@ -29,13 +31,16 @@ def cluster(stage: Space) -> Iterator[Cluster]:
     yield found
     stage.on.kubectl("delete", "omnimodels", "--all", "-n", stage.name, "--cascade=foreground", "--timeout=120s")
     found.set_gpus(GPUS)
-    stage.on.kubectl("apply", "-f", "-", stdin=json.dumps(device_class()))
+    if not found.kubectl("get", "deviceclasses", "-o", "name"):
+        stage.on.kubectl("apply", "-f", "-", stdin=json.dumps(device_class()))
+        time.sleep(FRESH_SECONDS)
 
 
 def offered(cluster: Cluster, count: int = 1, **config: Any) -> None:
     """By the device plugin alone."""
     cluster.set_gpus(Gpus(count, "h100-80gb", plugin=DevicePluginConfig(**config)))
     cluster.kubectl("delete", "deviceclass", "gpu.nvidia.com", "--ignore-not-found")
+    time.sleep(FRESH_SECONDS)  # for so long the operator may believe that nothing has changed
 
 
 def sharing(manifest: Manifest, **fields: Any) -> Manifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from e2e.cases.puppets import NAME, applied, claims, pods, puppets, ready
 from e2e.cluster import Cluster, DevicePluginConfig, Gpus, Progress, external_kubeconfig, up
 from e2e.deploy import NAMESPACE, Target, target
 from e2e.fake_gpu.slices import device_class
+from omni_operator.kube.offers import FRESH_SECONDS
 
 pytestmark = [
     pytest.mark.node,
@@ -71,6 +73,7 @@ def test_shared_gpus_of_the_device_plugin_take_one_replica_each(nodes: Cluster, 
     for node in nodes.nodes:
         node.set_gpus(ONE)
     nodes.kubectl("apply", "-f", "-", stdin=json.dumps(device_class()))
+    time.sleep(FRESH_SECONDS)  # for so long the operator may believe that nothing has changed
 
 
 def test_a_replica_goes_when_its_node_goes_and_comes_back_with_it(nodes: Cluster, stage: Space) -> None:

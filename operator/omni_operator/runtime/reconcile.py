@@ -39,6 +39,10 @@ log = logging.getLogger("omni_operator")
 
 Clock = Callable[[], datetime]
 
+OFFERS_AGAIN = timedelta(seconds=20)
+"""While a pod has no node: neither nodes nor device classes are watched."""
+REFUSED_AGAIN = timedelta(seconds=60)
+"""A refusal that may be due to what the nodes offer now."""
 HISTORY_RETRY = timedelta(seconds=15)
 """After a failure to keep history, which fails no pass."""
 
@@ -90,11 +94,14 @@ async def reconcile(
     if snapshot is None or "deletionTimestamp" in snapshot.model["metadata"]:
         return None
     previous = _previous_status(snapshot.model)
-    plan = plan_for(snapshot.model, settings, await _surroundings(snapshot, offers or Offers(client)))
+    surroundings = await _surroundings(snapshot, offers or Offers(client))
+    plan = plan_for(snapshot.model, settings, surroundings)
     if not isinstance(plan, Plan):
         subject = subject_of(snapshot.model, None)
         wanted = refused_status(subject, plan, snapshot.observed, previous, clock())
-        return await _finish(client, snapshot, previous, wanted, Pass(Step()), clock)
+        by_nodes = surroundings.cluster is not None and bool(surroundings.cluster.nodes)
+        refused = Pass(Step(), look_again=REFUSED_AGAIN if by_nodes else None)
+        return await _finish(client, snapshot, previous, wanted, refused, clock)
     contests = memory.contests.setdefault((namespace, name), Contests()) if memory is not None else Contests()
     edited = contests.due(repairs(plan.rendered, snapshot.live), snapshot.live)
     await relabel(client, snapshot, edited.relabel)

@@ -8,7 +8,7 @@ import pytest
 
 from e2e.cases.conftest import GPUS, INSTANCE, Space
 from e2e.cases.puppets import NAME, applied, changed, pods, puppets, ready, since, uids
-from e2e.cluster import Cluster, Fault, external_kubeconfig, up
+from e2e.cluster import Cluster, Fault, Gpus, external_kubeconfig, up
 from e2e.deploy import Target
 
 pytestmark = [
@@ -30,6 +30,9 @@ def cluster(operator: Target) -> Iterator[Cluster]:
     found = up(INSTANCE, GPUS)
     yield found
     found.heal_gpus()
+    # A kubelet that starts again may take the driver's slices away; a driver that starts again publishes them.
+    found.set_gpus(Gpus(GPUS.count, GPUS.profile))
+    found.set_gpus(GPUS)
 
 
 def gpu_of(space: Space) -> tuple[str, int]:

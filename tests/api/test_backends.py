@@ -27,15 +27,26 @@ def gpu_node(resource: str, parts: str, **labels: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def plugin_only(api: Api) -> Iterator[Api]:
-    """A cluster without DRA's class, and with one node of one H100 in two MPS parts."""
+def nothing(api: Api) -> Iterator[Api]:
+    """A cluster that offers no GPU in any way."""
     api.must("delete", "deviceclass", "gpu.nvidia.com")
+    yield api
+    api.must("delete", "node", GPU_NODE, "--ignore-not-found")
+    assert api.apply(DEVICE_CLASS).returncode == 0
+
+
+def join(api: Api) -> None:
+    """A node of one H100 in two MPS parts."""
     node = gpu_node("nvidia.com/gpu.shared", "2", count="1", replicas="2", memory="81559", sharing_strategy="mps")
     api.call("POST", "/api/v1/nodes", node)
     api.call("PATCH", f"/api/v1/nodes/{GPU_NODE}/status", {"status": node["status"]}, "application/merge-patch+json")
-    yield api
-    api.must("delete", "node", GPU_NODE)
-    assert api.apply(DEVICE_CLASS).returncode == 0
+
+
+@pytest.fixture
+def plugin_only(nothing: Api) -> Api:
+    """A cluster without DRA's class, and with such a node."""
+    join(nothing)
+    return nothing
 
 
 def halves(**sharing: str) -> dict[str, Any]:
@@ -66,3 +77,16 @@ def test_what_no_node_offers_is_named_beside_what_is_there(
         lambda: (c := condition(plugin_only, "tiny-omni", "Scheduled")).get("reason") == "ResourceNotAdvertised" and c,
     )
     assert "nvidia.com/gpu.shared (mps; 79.6Gi; on gpu-node)" in scheduled["message"]
+
+
+def test_a_way_that_comes_later_is_taken_though_no_event_tells_of_it(
+    nothing: Api, running_operator: subprocess.Popen[bytes]
+) -> None:
+    create(nothing, halves())
+    wait_for(
+        "nothing is offered",
+        lambda: condition(nothing, "tiny-omni", "Scheduled").get("reason") == "ResourceNotAdvertised",
+    )
+    join(nothing)
+    model = lambda: (nothing.get("omnimodels", "tiny-omni").get("status") or {}).get("sharing")  # noqa: E731
+    wait_for("the device plugin is taken", lambda: model() == "MPS/DevicePlugin", 60)

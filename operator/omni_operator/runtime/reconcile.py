@@ -163,6 +163,7 @@ def _look_again(
         starting.look_again(plan.targets, observed, now),
         measured.look_again(observed.pods.values(), now),
         whole.look_again,
+        None if not plan.layout.slots or settled(observed.pods.values()) else OFFERS_AGAIN,
         *others,
     )
     return min((moment for moment in moments if moment is not None), default=None)

@@ -91,7 +91,7 @@ def _bad_config(model: LiveModel, row: LiveStage) -> Advice:
 
 
 def _gpu_fault(model: LiveModel, row: LiveStage) -> Advice:
-    node = next((card.node for card in model.cards if card.slot in row.slots and card.replica == row.replica), "")
+    node = _node(model, row)
     where = f" of node {node}" if node else ""
     return Advice(
         f"If it comes again, the GPU{where} is suspect rather than the declaration: look for Xid errors in the node's "
@@ -140,7 +140,7 @@ def _mps_unavailable(model: LiveModel) -> Advice:
 
 
 def _not_attached(model: LiveModel, row: LiveStage) -> Advice:
-    node = next((card.node for card in model.cards if card.slot in row.slots and card.replica == row.replica), "")
+    node = _node(model, row)
     where = f" on node {node}" if node else ""
     return Advice(
         f"See why the MPS control daemon of its GPU is not there{where}: NVIDIA's DRA driver runs one for each claim, "
@@ -178,6 +178,11 @@ def _not_seen(model: LiveModel) -> Advice:
     return Advice(
         "See that the operator runs, and that it watches this namespace (watchNamespace of the chart).", (OPERATOR,)
     )
+
+
+def _node(model: LiveModel, row: LiveStage) -> str:
+    """Where the GPUs of a stage are; empty while it has none."""
+    return next((card.node for card in model.cards if card.slot in row.slots and card.replica == row.replica), "")
 
 
 def _log(model: LiveModel, row: LiveStage, previous: bool) -> str:

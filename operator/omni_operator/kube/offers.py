@@ -17,20 +17,19 @@ VENDOR = "nvidia.com/"
 class Offers:
     """Reads them where they are needed, and remembers them for a moment."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self) -> None:
         self._read = 0.0
         self._cluster: Cluster | None = None
         self._reading = asyncio.Lock()
 
-    async def cluster(self) -> Cluster | None:
+    async def cluster(self, client: Client) -> Cluster | None:
         """Two calls, or none. None: we may not read it. Raises KubeError."""
         async with self._reading:
             if self._read and time.monotonic() - self._read < FRESH_SECONDS:
                 return self._cluster
             try:
                 classes, nodes = await asyncio.gather(
-                    self._client.list_all(DEVICE_CLASSES, None), self._client.list_all(NODES, None)
+                    client.list_all(DEVICE_CLASSES, None), client.list_all(NODES, None)
                 )
                 self._cluster = Cluster(frozenset(each["metadata"]["name"] for each in classes), _gpu_nodes(nodes))
             except KubeError as error:

@@ -18,6 +18,7 @@ from omni_operator.api.quantities import MIB, format_bytes
 from omni_operator.api.reasons import Reason
 from omni_operator.planning.layout import DevicePlugin, Layout, Problem, Severity
 from omni_operator.planning.observed import STAGE, ObservedPod
+from omni_operator.planning.rules.wording import few
 
 DRIVER = "gpu.nvidia.com"
 """NVIDIA's DRA driver, and the name of its device class for whole GPUs."""
@@ -28,6 +29,8 @@ COUNT_LABEL, MEMORY_LABEL, REPLICAS_LABEL, STRATEGY_LABEL = (
     f"nvidia.com/gpu.{what}" for what in ("count", "memory", "replicas", "sharing-strategy")
 )
 """Labels that GPU feature discovery gives a node: GPUs, MiB of each, parts of each, `none`, `mps` or `time-slicing`."""
+NAMED = 3
+"""Nodes of a kind that a message names."""
 PLUGIN_SHARING = {SharingStrategy.MPS: "mps", SharingStrategy.TIME_SLICING: "time-slicing"}
 
 
@@ -249,10 +252,6 @@ def _advertised(nodes: Iterable[GpuNode]) -> str:
             kinds.setdefault((resource, node.sharing, node.number(MEMORY_LABEL)), []).append(node.name)
     return "; ".join(
         f"{resource} ({'not shared' if sharing == 'none' else sharing}"
-        f"{f'; {format_bytes(memory * MIB)}' if memory else ''}; on {_few(names)})"
+        f"{f'; {format_bytes(memory * MIB)}' if memory else ''}; on {few(names, NAMED)})"
         for (resource, sharing, memory), names in kinds.items()
     )
-
-
-def _few(names: list[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

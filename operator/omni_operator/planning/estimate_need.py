@@ -198,7 +198,7 @@ def engine_headroom(layout: Layout, stage: Stage) -> int:
     """
     if not stage.engine or stage.budget is None or layout.card is None or stage.kv_cache is not None:
         return 0
-    if not _limited(layout, stage):
+    if not layout.under_mps(stage.slots):
         return 0
     components = layout.size.of_stage(stage.name) if layout.size else ()
     ranks = stage.ranks or len(stage.slots)
@@ -210,13 +210,9 @@ def engine_headroom(layout: Layout, stage: Stage) -> int:
 def _graphs(layout: Layout, stage: Stage, weights: int) -> int:
     """What `HELD_BACK` is of a card, of the weights, for an engine under MPS; less what it leaves to encoders anyway,
     which have processes and limits of their own."""
-    if not stage.engine or stage.kv_cache is not None or not _limited(layout, stage):
+    if not stage.engine or stage.kv_cache is not None or not layout.under_mps(stage.slots):
         return 0
     return max(0, ceil(HELD_BACK * weights) - ceil(encoder_reserve(layout, stage)))
-
-
-def _limited(layout: Layout, stage: Stage) -> bool:
-    return layout.mps and bool(set(stage.slots) & set(layout.divided_slots()))
 
 
 def encoder_reserve(layout: Layout, stage: Stage) -> Fraction:

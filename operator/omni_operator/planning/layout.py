@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -189,6 +189,10 @@ class Layout:
     def shared_slots(self) -> tuple[int, ...]:
         """Slots that several processes use."""
         return tuple([slot for slot, use in self.uses.items() if len(use.processes) > 1])
+
+    def under_mps(self, slots: Iterable[int]) -> bool:
+        """Whether a pod with these slots is a client of an MPS daemon: of a GPU to itself it is none."""
+        return self.mps and not set(slots).isdisjoint(self.divided_slots())
 
     def divided_slots(self) -> tuple[int, ...]:
         """Slots whose GPU others may use too: the shared ones, or all where the device plugin gives parts of GPUs."""

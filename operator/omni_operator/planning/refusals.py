@@ -27,14 +27,18 @@ class DriverRefusal:
     remedy: str
 
 
+def _gate_off(strategy: str, gate: str) -> re.Pattern[str]:
+    """The driver's words while a gate is off: the first of them up to release 25.8, the others later."""
+    return re.compile(
+        rf"unknown GPU sharing strategy: {strategy}\b"
+        rf'|"{strategy}" is selected as the GPU sharing strategy, but'
+        rf'|"{gate}" feature gate is not enabled'
+    )
+
+
 REFUSALS = (
     DriverRefusal(
-        re.compile(
-            r"""unknown\ GPU\ sharing\ strategy:\ MPS\b
-            | "MPS"\ is\ selected\ as\ the\ GPU\ sharing\ strategy,\ but
-            | "MPSSupport"\ feature\ gate\ is\ not\ enabled""",
-            re.VERBOSE,
-        ),
+        _gate_off("MPS", "MPSSupport"),
         Reason.MPS_UNAVAILABLE,
         "turn on the feature gate MPSSupport of NVIDIA's DRA driver, or set spec.gpus.sharing.strategy to TimeSlicing",
     ),
@@ -45,18 +49,12 @@ REFUSALS = (
         "spec.gpus.sharing.strategy to TimeSlicing",
     ),
     DriverRefusal(
-        re.compile(
-            r"""unknown\ GPU\ sharing\ strategy:\ TimeSlicing\b
-            | "TimeSlicing"\ is\ selected\ as\ the\ GPU\ sharing\ strategy,\ but
-            | "TimeSlicingSettings"\ feature\ gate\ is\ not\ enabled""",
-            re.VERBOSE,
-        ),
+        _gate_off("TimeSlicing", "TimeSlicingSettings"),
         Reason.TIME_SLICING_UNAVAILABLE,
         "turn on the feature gate TimeSlicingSettings of NVIDIA's DRA driver, or remove spec.gpus.sharing.interval: "
         "plain time-slicing needs no gate",
     ),
 )
-"""By the driver's words while a gate is off: the first of them up to release 25.8, the others later."""
 
 
 def waits_for_kubelet(pod: ObservedPod) -> bool:

@@ -82,9 +82,10 @@ def _measured(stage: Stage, seen: ObservedPod | None, before: StageStatus | None
 def mps_problem(layout: Layout, pod: PodTarget, seen: ObservedPod | None) -> str:
     """Why a pod that shares a GPU under MPS is no client of a control daemon, by its own word; empty where it is one,
     or was not asked."""
-    shares = layout.mps and bool(set(pod.slots) & set(layout.divided_slots()))
     problem = seen.page.mps_problem if seen is not None and seen.page is not None else ""
-    return f"{Reason.MPS_NOT_ATTACHED}: sharing is MPS, but {problem}" if shares and problem else ""
+    return (
+        f"{Reason.MPS_NOT_ATTACHED}: sharing is MPS, but {problem}" if problem and layout.under_mps(pod.slots) else ""
+    )
 
 
 def _state(

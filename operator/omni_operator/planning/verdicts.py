@@ -16,10 +16,13 @@ from omni_operator.planning.layout import Layout, Problem, SlotUse, refused
 from omni_operator.planning.observed import Observed
 from omni_operator.planning.refusals import driver_refusal, refusal_words
 from omni_operator.planning.rules.sharing import enforced_by
+from omni_operator.planning.rules.wording import few
 from omni_operator.planning.starting import PLACEMENT_GRACE, misplaced
 from omni_operator.planning.status_rows import MAX_MESSAGE, READY, mps_problem
 from omni_operator.planning.targets import ReplicaTarget
 
+NAMED = 4
+"""Pods or stages that a message names."""
 NO_DEVICE = re.compile("cannot allocate all claims")
 """The scheduler's words where no free device matches a claim (its plugin DynamicResources)."""
 
@@ -67,7 +70,7 @@ def scheduled(
         verdict = _unplaced(target, observed, history.get(target.index), now) or _without_node(layout, target, observed)
         if verdict is not None:
             return verdict
-    message = f"{len(wanted) - len(waiting)} of {len(wanted)} pods have a node; waiting: {_few(waiting)}."
+    message = f"{len(wanted) - len(waiting)} of {len(wanted)} pods have a node; waiting: {few(waiting, NAMED)}."
     return Verdict(ConditionStatus.FALSE, Reason.WAITING_FOR_TURN, message)
 
 
@@ -152,7 +155,7 @@ def stages_ready(stages: list[StageStatus]) -> Verdict:
     failed = next((row for row in waiting if row.state in ("Restarting", "Failed")), None)
     reason = _failure_reason(failed) if failed is not None else Reason.STARTING
     told = [f"{row.name} ({row.state}{': ' + row.reason if row.reason else ''})" for row in waiting]
-    message = f"{len(stages) - len(waiting)} of {len(stages)} stages are ready; waiting for {_few(told)}."
+    message = f"{len(stages) - len(waiting)} of {len(stages)} stages are ready; waiting for {few(told, NAMED)}."
     return Verdict(ConditionStatus.FALSE, reason, message)
 
 
@@ -174,14 +177,14 @@ def ready(
         return Verdict(ConditionStatus.FALSE, Reason.SCALED_TO_ZERO, "spec.replicas is 0.")
     outdated = [pod.name for pod in observed.pods.values() if current.get(pod.name) != pod.hash]
     if outdated:
-        message = f"{len(outdated)} pods are not of generation {generation} yet: {_few(sorted(outdated))}."
+        message = f"{len(outdated)} pods are not of generation {generation} yet: {few(sorted(outdated), NAMED)}."
         return Verdict(ConditionStatus.FALSE, Reason.REPLACING, message)
     for verdict in _by_weight(verdicts):
         if verdict.status is not ConditionStatus.TRUE and verdict.reason is not Reason.WAITING_FOR_TURN:
             return Verdict(ConditionStatus.FALSE, verdict.reason, verdict.message)
     if len(serving) < len(targets):
         fronts = [t.front for t in targets if t not in serving]
-        return Verdict(ConditionStatus.FALSE, Reason.FRONT_NOT_READY, f"Waiting for {_few(fronts)}.")
+        return Verdict(ConditionStatus.FALSE, Reason.FRONT_NOT_READY, f"Waiting for {few(fronts, NAMED)}.")
     return Verdict(ConditionStatus.TRUE, Reason.READY, f"Serving on {len(serving)} of {len(targets)} replicas.")
 
 
@@ -191,7 +194,3 @@ def _by_weight(verdicts: Mapping[ConditionType, Verdict]) -> list[Verdict]:
     stages = verdicts[ConditionType.STAGES_READY]
     rest = [verdicts[ConditionType.SCHEDULED], stages, verdicts[ConditionType.SHARING_READY]]
     return [stages, *rest] if stages.reason is Reason.STAGE_START_TIMEOUT else rest
-
-
-def _few(items: list[str], most: int = 4) -> str:
-    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")

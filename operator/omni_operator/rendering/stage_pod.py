@@ -12,6 +12,7 @@ from omni_operator.planning.cluster import remembered
 from omni_operator.planning.layout import Layout
 from omni_operator.planning.observed import STAGE
 from omni_operator.planning.rollout import Child
+from omni_operator.planning.rules.pods import runs_as_root
 from omni_operator.planning.rules.sharing import mps_limit
 from omni_operator.planning.targets import PodTarget
 from omni_operator.planning.templates import layers
@@ -19,20 +20,20 @@ from omni_operator.rendering.device_plugin import affinity, gpus_of, group_label
 from omni_operator.rendering.overlay import pod_child
 from omni_operator.rendering.pod import CLAIM, Container, pod_config, pod_spec, supervisor_port
 from omni_operator.rendering.template import Owner, Settings
-from omni_stage.contract import Role, Sharing
+from omni_stage.contract import Role
 
 
 def stage_pod(owner: Owner, spec: OmniModelSpec, layout: Layout, settings: Settings, pod: PodTarget) -> Child:
     """The pod of one process."""
     config = pod_config(spec, owner, layout, pod.replica, Role.STAGE, pod.process)
-    under_mps = config.sharing is Sharing.MPS
+    under_mps = layout.under_mps(pod.slots)
     container = Container(
         name=STAGE,
         ports=supervisor_port(),
         env=tuple(_mps_env(layout, pod, under_mps)),
         resources=gpus_of(layout, pod) if layout.on_device_plugin else {},
         slots=() if layout.on_device_plugin else pod.slots,
-        as_root=under_mps and not layout.multi_user,
+        as_root=runs_as_root(layout, pod.slots),
         own_shm=not under_mps,
     )
     body = pod_spec(spec, owner, settings, container, pod.name)

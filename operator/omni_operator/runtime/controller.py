@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from omni_operator.kube.client import OMNI_MODELS, Client, KubeError
-from omni_operator.kube.offers import Offers
 from omni_operator.rendering import Settings
 from omni_operator.runtime.metrics import Metrics
 from omni_operator.runtime.queue import KeyQueue
@@ -52,9 +51,6 @@ class Controller:
     queue: KeyQueue[Key] = field(default_factory=KeyQueue)
     memory: Memory = field(default_factory=Memory)
 
-    def __post_init__(self) -> None:
-        self.offers = Offers(self.client)
-
     async def run(self) -> None:
         """Work until cancelled."""
         self.metrics.watch_queue(lambda: len(self.queue), self.queue.oldest_age)
@@ -77,9 +73,7 @@ class Controller:
         result = "error"
         try:
             tell = self.queue.failures(key) >= TELL_AFTER_FAILURES
-            done = await reconcile(
-                self.client, key.namespace, key.name, self.settings, self.clock, tell, self.memory, self.offers
-            )
+            done = await reconcile(self.client, key.namespace, key.name, self.settings, self.clock, tell, self.memory)
             result = "ok"
             self.queue.forget(key)
             self._record(key, done)

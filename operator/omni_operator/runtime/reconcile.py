@@ -53,6 +53,7 @@ class Memory:
 
     pages: StagePages = field(default_factory=StagePages)
     revisions: Revisions = field(default_factory=Revisions)
+    offers: Offers = field(default_factory=Offers)
     contests: dict[tuple[str, str], Contests] = field(default_factory=dict)
     """By namespace and name of an OmniModel."""
 
@@ -83,7 +84,6 @@ async def reconcile(
     clock: Clock,
     tell: bool = False,
     memory: Memory | None = None,
-    offers: Offers | None = None,
 ) -> Pass | None:
     """Bring the cluster one step nearer. None: the OmniModel is gone or going. Raises KubeError.
 
@@ -94,7 +94,7 @@ async def reconcile(
     if snapshot is None or "deletionTimestamp" in snapshot.model["metadata"]:
         return None
     previous = _previous_status(snapshot.model)
-    surroundings = await _surroundings(snapshot, offers or Offers(client))
+    surroundings = await _surroundings(client, snapshot, memory.offers if memory is not None else Offers())
     plan = plan_for(snapshot.model, settings, surroundings)
     if not isinstance(plan, Plan):
         subject = subject_of(snapshot.model, None)
@@ -169,11 +169,11 @@ def _look_again(
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-async def _surroundings(snapshot: Snapshot, offers: Offers) -> Surroundings:
+async def _surroundings(client: Client, snapshot: Snapshot, offers: Offers) -> Surroundings:
     """The cluster is asked what it offers only while some pod has yet to find its node."""
     pods = snapshot.observed.pods.values()
     known = replace(in_use(pods), replicas=existing_replicas(snapshot.model["metadata"]["name"], pods))
-    return known if settled(pods) else replace(known, cluster=await offers.cluster())
+    return known if settled(pods) else replace(known, cluster=await offers.cluster(client))
 
 
 async def _finish(

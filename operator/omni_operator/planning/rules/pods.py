@@ -47,7 +47,7 @@ class _Pod:
 
 def runs_as_root(layout: Layout, slots: tuple[int, ...]) -> bool:
     """Whether a pod is a client of an MPS daemon that serves root alone."""
-    return layout.mps and not layout.multi_user and bool(set(slots) & set(layout.shared_slots()))
+    return layout.under_mps(slots) and not layout.multi_user
 
 
 def _pods(layout: Layout) -> Iterator[_Pod]:
@@ -176,7 +176,7 @@ def _users_by_slot(layout: Layout) -> Mapping[int, Mapping[str, _Said]]:
     users: dict[int, dict[str, _Said]] = {}
     for pod in _pods(layout):
         for slot in pod.slots if pod.root else ():
-            if slot in layout.shared_slots():
+            if layout.under_mps((slot,)):
                 users.setdefault(slot, {})[pod.name] = _contexts(pod)[STAGE]["runAsUser"]
     return users
 

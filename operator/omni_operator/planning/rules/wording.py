@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from omni_operator.api.quantities import format_bytes, format_percent
@@ -29,6 +29,11 @@ def listed(use: SlotUse) -> str:
     if hidden > 1:
         shares = [*shares[:STAGES_A_MESSAGE_NAMES], f"{hidden} more"]
     return ", ".join(shares)
+
+
+def few(names: Sequence[str], most: int) -> str:
+    """The first of them, the tail counted."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def others(use: SlotUse, stage: Stage) -> str:

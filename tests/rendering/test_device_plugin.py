@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from omni_operator.api.reasons import Reason
 from omni_operator.planning.cluster import Cluster, Surroundings
 from tests.planning.test_cluster import node, planned, tiny
 
@@ -111,3 +112,14 @@ def test_what_a_user_wants_of_nodes_and_resources_comes_on_top(tiny: dict[str, A
     assert both["nodeAffinity"][required]["nodeSelectorTerms"] == [
         {"matchExpressions": [*own["matchExpressions"], *zone["matchExpressions"]]} for zone in zones
     ]
+
+
+def test_a_part_that_no_other_stage_shares_has_its_mps_daemon_too_and_the_rules_know(tiny: dict[str, Any]) -> None:
+    for stage in tiny["spec"]["stages"]:
+        stage |= {"process": "pipeline", "gpuMemory": "5%"}
+    parts = Surroundings(Cluster(nodes=(node("parts", "mps", 4, count=8),)))
+    pipeline = planned(tiny, parts).rendered.replicas[0][0].manifest["spec"]
+    assert pipeline["securityContext"]["runAsUser"] == 0
+    tiny["spec"]["podTemplate"] = {"spec": {"securityContext": {"runAsUser": 1000}}}
+    found = planned(tiny, parts)
+    assert Reason.MPS_USER_NOT_SERVED in {problem.reason for problem in found.problems}

@@ -99,3 +99,15 @@ def revision_name(model: str, uid: str, spec_hash: str) -> str:
 def pod_host(pod: str, model: str, namespace: str) -> str:
     """DNS name of a pod behind the headless Service, complete within any cluster domain."""
     return f"{pod}.{peers_service_name(model)}.{namespace}.svc"
+
+
+def owner_reference(model: str, uid: str) -> dict[str, str | bool]:
+    """What a child says of the OmniModel that it goes with."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": model,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

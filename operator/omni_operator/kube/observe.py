@@ -77,15 +77,15 @@ async def observe(client: Client, namespace: str, name: str) -> Snapshot | None:
         return None
     uid = model["metadata"]["uid"]
     named = dict(zip(fixed, others, strict=True))
-    owned = {
-        ChildKind.POD: list(_owned(pod_items, uid)),
-        ChildKind.RESOURCE_CLAIM: list(_owned(claim_items, uid)),
-        ChildKind.SERVICE: list(_owned((named[key] for key in fixed[:2]), uid)),
-        ChildKind.NETWORK_POLICY: list(_owned((named[key] for key in fixed[2:]), uid)),
+    children = {
+        ChildKind.POD: list(owned(pod_items, uid)),
+        ChildKind.RESOURCE_CLAIM: list(owned(claim_items, uid)),
+        ChildKind.SERVICE: list(owned((named[key] for key in fixed[:2]), uid)),
+        ChildKind.NETWORK_POLICY: list(owned((named[key] for key in fixed[2:]), uid)),
     }
-    devices = await _devices(client, owned[ChildKind.RESOURCE_CLAIM])
-    live = {(kind, item["metadata"]["name"]): item for kind, items in owned.items() for item in items}
-    return Snapshot(model, _observed(owned, devices), live, named)
+    devices = await _devices(client, children[ChildKind.RESOURCE_CLAIM])
+    live = {(kind, item["metadata"]["name"]): item for kind, items in children.items() for item in items}
+    return Snapshot(model, _observed(children, devices), live, named)
 
 
 def _observed(owned: Mapping[ChildKind, list[Manifest]], devices: Mapping[tuple[str, str], Manifest]) -> Observed:
@@ -99,7 +99,7 @@ def _observed(owned: Mapping[ChildKind, list[Manifest]], devices: Mapping[tuple[
     )
 
 
-def _owned(items: Iterable[Manifest | None], uid: str) -> Iterable[Manifest]:
+def owned(items: Iterable[Manifest | None], uid: str) -> Iterable[Manifest]:
     """Objects with our labels or names that someone else owns are not ours."""
     for item in items:
         if item is None:

@@ -13,6 +13,8 @@ from typing import Any
 
 from omni_operator.api import names
 from omni_operator.kube.client import CONTROLLER_REVISIONS, Client, KubeError, Manifest
+from omni_operator.kube.observe import owned
+from omni_operator.planning.conditions import stamp
 from omni_operator.planning.history import DEFAULT_LIMIT, Revision, kept_part, next_history, spec_hash
 
 log = logging.getLogger("omni_operator")
@@ -72,12 +74,11 @@ async def revisions_of(client: Client, model: Manifest) -> list[Revision]:
 
 
 def _revisions(items: Iterable[Manifest], uid: str) -> Iterable[Revision]:
-    """Those with our labels that someone else owns are not ours. The hash is worked out anew: labels can be edited."""
-    for item in items:
+    """The OmniModel's own. The hash is worked out anew: labels can be edited."""
+    for item in owned(items, uid):
         meta = item["metadata"]
-        owners = meta.get("ownerReferences") or []
         spec = (item.get("data") or {}).get("spec")
-        if not isinstance(spec, dict) or not any(o.get("uid") == uid and o.get("controller") for o in owners):
+        if not isinstance(spec, dict):
             continue
         notes = meta.get("annotations") or {}
         generation = str(notes.get(names.GENERATION_ANNOTATION) or "")
@@ -115,18 +116,9 @@ def _manifest(model: Manifest, wanted: str, number: int, now: datetime) -> Manif
             "labels": {names.MODEL_LABEL: meta["name"], names.MANAGED_BY_LABEL: names.MANAGER},
             "annotations": {
                 names.GENERATION_ANNOTATION: str(meta["generation"]),
-                names.ACCEPTED_ANNOTATION: now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                names.ACCEPTED_ANNOTATION: stamp(now),
             },
-            "ownerReferences": [
-                {
-                    "apiVersion": names.API_VERSION,
-                    "kind": names.KIND,
-                    "name": meta["name"],
-                    "uid": meta["uid"],
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
+            "ownerReferences": [names.owner_reference(meta["name"], meta["uid"])],
         },
         "data": {"spec": kept_part(model["spec"])},
         "revision": number,

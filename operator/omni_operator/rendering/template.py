@@ -72,16 +72,7 @@ def child(
                 names.GENERATION_ANNOTATION: str(owner.generation),
                 **(annotations or {}),
             },
-            "ownerReferences": [
-                {
-                    "apiVersion": names.API_VERSION,
-                    "kind": names.KIND,
-                    "name": owner.name,
-                    "uid": owner.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
+            "ownerReferences": [names.owner_reference(owner.name, owner.uid)],
         },
         "spec": dict(spec),
     }

@@ -97,19 +97,14 @@ async def reconcile(
     surroundings = await _surroundings(client, snapshot, memory.offers if memory is not None else Offers())
     plan = plan_for(snapshot.model, settings, surroundings)
     if not isinstance(plan, Plan):
-        subject = subject_of(snapshot.model, None)
-        wanted = refused_status(subject, plan, snapshot.observed, previous, clock())
-        by_nodes = surroundings.cluster is not None and bool(surroundings.cluster.nodes)
-        refused = Pass(Step(), look_again=REFUSED_AGAIN if by_nodes else None)
-        return await _finish(client, snapshot, previous, wanted, refused, clock)
+        wanted = refused_status(subject_of(snapshot.model, None), plan, snapshot.observed, previous, clock())
+        return await _finish(client, snapshot, previous, wanted, _refused(surroundings), clock)
     contests = memory.contests.setdefault((namespace, name), Contests()) if memory is not None else Contests()
     edited = contests.due(repairs(plan.rendered, snapshot.live), snapshot.live)
-    await relabel(client, snapshot, edited.relabel)
-    await reimage(client, snapshot, edited.reimage)
-    snapshot = await observe(client, namespace, name) if edited.relabel else snapshot
-    if snapshot is None:
+    repaired = await _put_back(client, snapshot, edited)
+    if repaired is None:
         return None
-    now = clock()
+    snapshot, now = repaired, clock()
     observed = await with_refusals(client, namespace, snapshot.observed, now)
     before = restart_history(previous)
     whole = groups(plan.targets, observed, plan.layout.mps, before, now)
@@ -143,6 +138,23 @@ async def reconcile(
     again_in = _look_again(plan, observed, whole, now, HISTORY_RETRY if lost else None, contests.look_again())
     done = Pass(step, edited, problems=problems, look_again=again_in)
     return await _finish(client, snapshot, previous, wanted, done, clock)
+
+
+def _refused(surroundings: Surroundings) -> Pass:
+    """Nothing is done; what nodes offer may be why, and is looked at again."""
+    by_nodes = surroundings.cluster is not None and bool(surroundings.cluster.nodes)
+    return Pass(Step(), look_again=REFUSED_AGAIN if by_nodes else None)
+
+
+async def _put_back(client: Client, snapshot: Snapshot, edited: Repairs) -> Snapshot | None:
+    """Labels and images as they should be, and what is seen then: a step made on wrong labels would be wrong. None: the
+    OmniModel is gone meanwhile."""
+    await relabel(client, snapshot, edited.relabel)
+    await reimage(client, snapshot, edited.reimage)
+    if not edited.relabel:
+        return snapshot
+    meta = snapshot.model["metadata"]
+    return await observe(client, meta["namespace"], meta["name"])
 
 
 async def _beside(
